@@ -1,0 +1,50 @@
+# `make help` lists the targets. A fresh clone needs only Python 3.10-3.12 and make.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: install
+install: $(STAMP)  ## make .venv and install the package into it, editable, versions pinned
+
+# torch goes first: by its pin it is a small CPU build; left to a dependency's range it is gigabytes.
+$(STAMP): setup.py pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+.PHONY: check
+check: $(STAMP)  ## lint, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.PHONY: format
+format: $(STAMP)  ## rewrite the sources in the house format
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+.PHONY: test
+test: $(STAMP)  ## the whole test suite
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+.PHONY: demo
+demo: $(STAMP)  ## the normalizers on the paper's Figure 1 point, and that figure
+	$(BIN)/python -m onmt_evsoftmax demo -o runs/demo
+
+.PHONY: properties
+properties: $(STAMP)  ## check every cell of the paper's Table 1 by numerical search
+	$(BIN)/python -m onmt_evsoftmax properties
+
+.PHONY: clean
+clean:  ## remove what was built, but not results under runs/
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,30 @@
+"""What every command line of this package shares: errors a user can act on, and exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+
+class UserError(Exception):
+    """One sentence for the user: what is wrong, where (file, line, key) and what to do."""
+
+
+def run(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
+    """Run ``main(argv)`` as a process: exit 0 or its result, 2 with one line on a UserError."""
+    try:
+        code = main(None) or 0
+        sys.stdout.flush()
+    except UserError as error:
+        print(f"{os.path.basename(sys.argv[0])}: error: {error}", file=sys.stderr)
+        code = 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        code = 130
+    except BrokenPipeError:
+        # The reader (``| head``) went away; keep the interpreter from complaining at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 141
+    sys.exit(code)
