@@ -39,7 +39,7 @@ test: $(STAMP)  ## the whole test suite
 
 .PHONY: demo
 demo: $(STAMP)  ## the normalizers on the paper's Figure 1 point, and that figure
-	$(BIN)/python -m onmt_evsoftmax demo -o runs/demo
+	$(BIN)/python -m onmt_evsoftmax figure1 -o runs/demo/figure1.png
 
 .PHONY: properties
 properties: $(STAMP)  ## check every cell of the paper's Table 1 by numerical search

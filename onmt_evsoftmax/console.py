@@ -18,7 +18,7 @@ def run(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
         code = main(None) or 0
         sys.stdout.flush()
     except UserError as error:
-        print(f"{os.path.basename(sys.argv[0])}: error: {error}", file=sys.stderr)
+        print(f"{_program()}: error: {error}", file=sys.stderr)
         code = 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -28,3 +28,9 @@ def run(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
     sys.exit(code)
+
+
+def _program() -> str:
+    """The name the user typed: of the script, or of the package after ``python -m``."""
+    folder, name = os.path.split(sys.argv[0])
+    return os.path.basename(folder) if name == "__main__.py" else name

@@ -206,5 +206,5 @@ def unknown(what: str, name: str, valid: Any) -> str:
     """The sentence for a name that does not exist: the nearest one, and all of them."""
     valid = sorted(valid)
     near = difflib.get_close_matches(name, valid, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = f", did you mean {near[0]!r}?" if near else "."
     return f"unknown {what}: {name!r}{hint} Valid: {', '.join(valid) or 'none'}."

@@ -1,0 +1,34 @@
+"""``python -m onmt_evsoftmax COMMAND``: what the package does besides plugging into OpenNMT-py."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from onmt_evsoftmax.console import UserError, run
+from onmt_evsoftmax.normalizers import unknown
+
+#: Command → (module with a ``main(argv)``, what it does). Modules are imported only when called.
+COMMANDS = {
+    "figure1": ("onmt_evsoftmax.simplex", "draw the paper's Figure 1 and print its numbers"),
+    "properties": ("onmt_evsoftmax.properties", "check the paper's Table 1 by numerical search"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Hand the rest of the command line to the command that it names."""
+    name, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    if name in ("-h", "--help"):
+        print("usage: python -m onmt_evsoftmax COMMAND [options]\n\ncommands:")
+        for command, (_, help_line) in COMMANDS.items():
+            print(f"  {command:<12} {help_line}")
+        print("\n`COMMAND --help` says more.")
+        return 0
+    if name not in COMMANDS:
+        raise UserError(unknown("command", name, COMMANDS))
+    return importlib.import_module(COMMANDS[name][0]).main(rest) or 0
+
+
+if __name__ == "__main__":
+    run(main)
