@@ -1,0 +1,8 @@
+"""Shared by all tests: few threads (two cores, two workers) and hypothesis without deadlines."""
+
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(1)
+settings.register_profile("default", deadline=None, max_examples=60)
+settings.load_profile("default")
