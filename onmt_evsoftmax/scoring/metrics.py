@@ -59,7 +59,7 @@ class Sacre(Metric):
         self._metric = metric
 
     def statistics(self, hypotheses: Sequence[str]) -> Array:
-        """Counted by sacreBLEU: whole numbers, whose sums are exact in float64."""
+        """Counted by sacreBLEU from its cached references."""
         return np.array(self._metric._extract_corpus_statistics(hypotheses, None), dtype=float)
 
     def score(self, sums: Sequence[float]) -> float:
