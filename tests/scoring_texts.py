@@ -1,8 +1,10 @@
-"""German sentences, written for these tests, and noisy copies of them that stand in for systems."""
+"""German sentences, written for these tests; noisy copies stand in for systems. And sacreBLEU."""
 
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -114,3 +116,13 @@ def write(path: Path, lines: Sequence[str]) -> str:
     """Write lines as a text file and return its name."""
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return str(path)
+
+
+def sacrebleu(command: str) -> str:
+    """Standard output of sacreBLEU's own command line."""
+    return subprocess.run(
+        [sys.executable, "-m", "sacrebleu", *command.split()],
+        check=True,
+        capture_output=True,
+        encoding="utf-8",
+    ).stdout

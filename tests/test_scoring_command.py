@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -16,7 +15,6 @@ from scoring_texts import GERMAN, corpus, noisy, write
 
 from onmt_evsoftmax import scoring
 from onmt_evsoftmax.console import UserError
-from onmt_evsoftmax.scoring.report import Cell, Comparison, Report, Row
 from onmt_evsoftmax.scoring.subwords import undo_bpe
 
 ROOT = Path(__file__).parent.parent
@@ -299,71 +297,6 @@ def test_undo_bpe_inverts_sentencepiece(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- output
 
 
-def sample() -> Report:
-    """Two metrics, three systems: seeds, stars of both levels, a name LaTeX must not run."""
-    clear = Comparison(-2.0, (-3.0, -1.0), 0.001, 0.004)
-    weak = Comparison(-0.5, (-0.9, -0.1), 0.004, 0.03)
-    none = Comparison(0.0, (-0.5, 0.5), 0.9, 0.004)
-    return Report(
-        rows=[
-            Row("BLEU", "nrefs:1", True, {
-                "a_b&c": Cell((20.0, 22.0), clear), "soft": Cell((22.5,), weak),
-                "ev": Cell((23.0, 23.5, 24.0)),
-            }),
-            Row("TER", "nrefs:1", False, {
-                "a_b&c": Cell((60.0,), none), "soft": Cell((50.0,), weak), "ev": Cell((55.0,)),
-            }),
-        ],
-        systems={"a_b&c": ["1", "2"], "soft": ["1"], "ev": ["1", "2", "3"]},
-        lines=7,
-        baseline="ev",
-        resamples=1000,
-        seed=1,
-    )  # fmt: skip
-
-
-def test_latex_has_the_shape_of_the_papers_table() -> None:
-    latex = sample().latex()
-    assert [re.sub(" +", " ", line.strip()) for line in latex.splitlines() if "&" in line] == [
-        r"Metric & a\_b\&c & soft & ev \\ \midrule",
-        r"BLEU & $21.00 \pm 1.00^{**}$ & $22.50^{*}$ & $\mathbf{23.50 \pm 0.29}$ \\",
-        r"TER $\downarrow$ & $60.00$ & $\mathbf{50.00}^{*}$ & $55.00$ \\ \bottomrule",
-    ]
-    assert latex.count("{") == latex.count("}")
-    assert latex.count("$") % 2 == 0
-    assert "over 1–3 random seeds" in latex
-    for line in latex.splitlines():
-        assert "&" not in line or line.replace(r"\&", "").count("&") == 3
-
-
-def test_text_shows_scores_tests_and_signatures() -> None:
-    assert sample().text(1).splitlines() == [
-        "Metric         a_b&c   soft          ev",
-        "BLEU    21.0 ± 1.0**  22.5*  23.5 ± 0.3",
-        "TER ↓           60.0  50.0*        55.0",
-        "",
-        "* p < 0.05, ** p < 0.01 against ev, two-sided, in both tests:",
-        "paired bootstrap (bs) and approximate randomisation (ar), 1000 resamples, seed 1.",
-        "",
-        "             against ev  95 % interval  p (bs)  p (ar)",
-        "BLEU, a_b&c        -2.0    -3.0 … -1.0  0.0010  0.0040",
-        "BLEU, soft         -0.5    -0.9 … -0.1  0.0040  0.0300",
-        "TER, a_b&c         +0.0    -0.5 … +0.5  0.9000  0.0040",
-        "TER, soft          -0.5    -0.9 … -0.1  0.0040  0.0300",
-        "",
-        "BLEU  nrefs:1",
-        "TER   nrefs:1",
-    ]
-
-
-def test_markdown_escapes_stars_and_bolds_the_best() -> None:
-    lines = sample().markdown().splitlines()
-    assert lines[0] == "| Metric | a_b&c | soft | ev |"
-    assert lines[1] == "|---|---:|---:|---:|"
-    assert lines[2] == r"| BLEU | 21.00 ± 1.00\*\* | 22.50\* | **23.50 ± 0.29** |"
-    assert lines[3] == r"| TER ↓ | 60.00 | **50.00**\* | 55.00 |"
-
-
 def test_every_ending_writes_its_format_and_json_keeps_every_digit(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -393,83 +326,3 @@ def test_the_same_seed_gives_the_same_report(folder: Path) -> None:
     )
     first, again, other = (score_tool(f"{command} {seed}", cwd=folder).stdout for seed in "112")
     assert first == again != other
-
-
-# ---------------------------------------------------------------- synonyms
-
-
-def tiny_wordnet(folder: Path) -> None:
-    """nltk data with one synset, {car, auto} in English and {car, bus} in French."""
-    corpus_ = folder / "corpora" / "wordnet"
-    corpus_.mkdir(parents=True)
-    header = "  1 WordNet 3.0 Copyright 2006\n"
-    offset = f"{len(header):08d}"
-    files = {f"data.{kind}": header for kind in ("adj", "adv", "verb")}
-    files |= {f"index.{kind}": "" for kind in ("adj", "adv", "verb")}
-    files |= {f"{kind}.exc": "" for kind in ("adj", "adv", "noun", "verb")}
-    files["cntlist.rev"] = ""
-    files["lexnames"] = "00\tadj.all\t3\n01\tnoun.artifact\t1\n"
-    files["data.noun"] = f"{header}{offset} 01 n 02 car 0 auto 0 000 | a motor vehicle\n"
-    files["index.noun"] = "".join(f"{w} n 1 0 1 0 {offset}\n" for w in ("auto", "car"))
-    files["index.sense"] = "".join(f"{w}%1:01:00:: {offset} 1 0\n" for w in ("auto", "car"))
-    for name, content in files.items():
-        (corpus_ / name).write_text(content)
-    for omw in ("omw-1.4", "omw-2.0"):  # which one nltk reads depends on its version
-        french = folder / "corpora" / omw / "fra"
-        french.mkdir(parents=True)
-        (french / "wn-data-fra.tab").write_text(
-            f"# tiny\tfra\n{offset}-n\tfra:lemma\tcar\n{offset}-n\tfra:lemma\tbus\n"
-        )
-
-
-@pytest.mark.parametrize(
-    ("lang", "hypothesis", "reference", "present"),
-    [
-        ("en", "the auto stops here", "the car stops here", "syn:wordnet-eng"),
-        ("fr", "le car roule vite", "le bus roule vite", "syn:wordnet-fra"),
-        ("de", "das Auto steht hier", "das Fahrzeug steht hier", None),
-    ],
-)
-def test_synonyms_count_only_where_a_wordnet_is_present(
-    lang: str, hypothesis: str, reference: str, present: str | None, tmp_path: Path
-) -> None:
-    write(tmp_path / "hyp", [hypothesis])
-    write(tmp_path / "ref", [reference])
-    tiny_wordnet(tmp_path / "data")
-    scores = {}
-    for data in ("data", "nothing"):
-        result = score_tool(
-            f"--hyp hyp --ref ref --metrics meteor --json --lang {lang}",
-            cwd=tmp_path,
-            NLTK_DATA=str(tmp_path / data),
-        )
-        assert result.returncode == 0, result.stderr
-        metric = json.loads(result.stdout)["metrics"][0]
-        scores[data] = metric["systems"]["hyp"]["mean"]
-        assert (present if present and data == "data" else "syn:no") in metric["signature"]
-    assert (scores["data"] > scores["nothing"]) == (present is not None)
-
-
-def test_english_synonyms_equal_nltk(tmp_path: Path) -> None:
-    hypothesis, reference = "An auto stops near another car", "One car stopped near the auto"
-    write(tmp_path / "hyp", [hypothesis])
-    write(tmp_path / "ref", [reference])
-    tiny_wordnet(tmp_path)
-    code = (
-        "from nltk.translate.meteor_score import meteor_score; "
-        "from nltk.stem.snowball import SnowballStemmer; "
-        f"print(meteor_score([{reference.split()}], {hypothesis.split()}, "
-        "stemmer=SnowballStemmer('english')))"
-    )
-    nltk = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        encoding="utf-8",
-        env={**os.environ, "NLTK_DATA": str(tmp_path)},
-        check=True,
-    )
-    ours = score_tool(
-        "--hyp hyp --ref ref --metrics meteor --json --lang en", tmp_path, NLTK_DATA=str(tmp_path)
-    )
-    mean = json.loads(ours.stdout)["metrics"][0]["systems"]["hyp"]["mean"]
-    assert mean == pytest.approx(100 * float(nltk.stdout), abs=1e-10)

@@ -194,13 +194,13 @@ class Report:
 
     def _tests(self, digits: int) -> list[list[str]]:
         table = [["", f"against {self.baseline}", "95 % interval", "p (bs)", "p (ar)"]]
-        for row in self.rows:
-            for name, cell in row.cells.items():
-                if test := cell.comparison:
+        for name in self.systems:
+            for row in self.rows:
+                if test := row.cells[name].comparison:
                     low, high = (f"{bound:+.{digits}f}" for bound in test.interval)
                     table.append(
                         [
-                            f"{row.label}, {name}",
+                            f"{name}, {row.label}",
                             f"{test.difference:+.{digits}f}",
                             f"{low} … {high}",
                             f"{test.p_bootstrap:.4f}",
