@@ -15,6 +15,7 @@ from nltk.stem.snowball import SnowballStemmer
 from nltk.tokenize import wordpunct_tokenize
 from nltk.translate.meteor_score import meteor_score
 from rouge_score.rouge_scorer import RougeScorer
+from rouge_score.tokenizers import DefaultTokenizer
 from sacrebleu.metrics import BLEU, CHRF, TER
 from scoring_texts import ENGLISH, GERMAN, corpus, noisy, sacrebleu, write
 
@@ -93,6 +94,12 @@ def test_english_rouge_equals_the_default_of_rouge_score_with_its_stemmer() -> N
         expected = 100 * np.mean([line[f"rouge{kind}"].fmeasure for line in lines])
         assert value(report, f"ROUGE-{kind}") == pytest.approx(expected, abs=1e-10)
         assert "stem:porter" in row(report, f"ROUGE-{kind}").signature
+
+
+def test_english_words_of_rouge_are_those_of_rouge_score() -> None:
+    default, ours = DefaultTokenizer(use_stemmer=True), Language("en")
+    for line in [*ENGLISH, "His cats' runs, 4th uses_of ties: 2 dogs — as-is, it's been"]:
+        assert ours.tokenize(line) == default.tokenize(line)
 
 
 def test_rouge_does_not_confuse_words_that_differ_in_umlauts_only() -> None:

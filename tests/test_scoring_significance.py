@@ -169,9 +169,10 @@ def test_more_runs_make_the_same_shift_more_significant() -> None:
     assert p_values[1] < p_values[0]
 
 
+@pytest.mark.parametrize("chunk", [1, 7000])
 @pytest.mark.parametrize("runs", [1, 2])
 def test_results_do_not_depend_on_how_trials_are_cut(
-    runs: int, monkeypatch: pytest.MonkeyPatch
+    runs: int, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random = np.random.default_rng(8)
     system, base = ([fake_run(random, 77) for _ in range(runs)] for _ in range(2))
@@ -185,6 +186,6 @@ def test_results_do_not_depend_on_how_trials_are_cut(
         )
 
     whole = both()
-    monkeypatch.setattr(significance, "_CHUNK", 1)
+    monkeypatch.setattr(significance, "_CHUNK", chunk)
     for left, right in zip(whole, both(), strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-12)
