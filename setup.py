@@ -17,6 +17,7 @@ INSTALL = [
     "rouge-score>=0.1.2",  # the reference Python ROUGE
     "nltk>=3.9",  # METEOR and Snowball stemmers
     "matplotlib>=3.8",  # figures as PNG, SVG and PDF
+    "regex>=2022",  # word classes of every script, for ROUGE and METEOR beyond English
     "tqdm>=4.66",  # progress on stderr
 ]
 
@@ -42,4 +43,9 @@ setup(
     package_data={"onmt_evsoftmax": ["py.typed"]},
     install_requires=INSTALL,
     extras_require=EXTRAS,
+    entry_points={
+        "console_scripts": [
+            "onmt_score = onmt_evsoftmax.scoring:entry",
+        ]
+    },
 )

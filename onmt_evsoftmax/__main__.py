@@ -6,8 +6,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from onmt_evsoftmax.console import UserError, run
-from onmt_evsoftmax.normalizers import unknown
+from onmt_evsoftmax.console import UserError, run, unknown_name
 
 #: Command → (module with a ``main(argv)``, what it does). Modules are imported only when called.
 COMMANDS = {
@@ -26,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n`COMMAND --help` says more.")
         return 0
     if name not in COMMANDS:
-        raise UserError(unknown("command", name, COMMANDS))
+        raise UserError(unknown_name("command", name, COMMANDS))
     return importlib.import_module(COMMANDS[name][0]).main(rest) or 0
 
 

@@ -18,7 +18,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     names = list(known)
     nearest = difflib.get_close_matches(name, names, n=1)
     hint = f" (did you mean {nearest[0]}?)" if nearest else ""
-    return f"unknown {kind} {name!r}{hint}; known: {', '.join(names)}"
+    return f"unknown {kind} {name!r}{hint}; known: {', '.join(names) or 'none'}"
 
 
 def run(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
