@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+VENV35 ?= .venv35
+STAMP35 := $(VENV35)/.installed
 
 .DEFAULT_GOAL := help
 
@@ -37,6 +39,18 @@ format: $(STAMP)  ## rewrite the sources in the house format
 test: $(STAMP)  ## the whole test suite
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
+# OpenNMT-py 3.5.1 asks for an old torch, so its environment is listed whole and not resolved.
+$(STAMP35): setup.py pyproject.toml requirements-onmt35.txt
+	$(PYTHON) -m venv $(VENV35)
+	$(VENV35)/bin/python -m pip install --quiet --upgrade pip setuptools -c constraints.txt
+	$(VENV35)/bin/python -m pip install --quiet --no-deps -r requirements-onmt35.txt
+	$(VENV35)/bin/python -m pip install --quiet --no-deps -e .
+	touch $@
+
+.PHONY: test-onmt35
+test-onmt35: $(STAMP35)  ## the plugin's tests again, with OpenNMT-py 3.5.1 (in .venv35)
+	$(VENV35)/bin/python -m pytest -n 2 --dist worksteal tests/opennmt
+
 .PHONY: demo
 demo: $(STAMP)  ## the normalizers on the paper's Figure 1 point, and that figure
 	$(BIN)/python -m onmt_evsoftmax figure1 -o runs/demo/figure1.png
@@ -47,4 +61,4 @@ properties: $(STAMP)  ## check every cell of the paper's Table 1 by numerical se
 
 .PHONY: clean
 clean:  ## remove what was built, but not results under runs/
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV35) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -8,8 +8,8 @@ from argparse import Namespace
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from onmt_evsoftmax.console import UserError
-from onmt_evsoftmax.normalizers import get_loss, normalizer_names, unknown
+from onmt_evsoftmax.console import UserError, unknown_name
+from onmt_evsoftmax.normalizers import get_loss, normalizer_names
 from onmt_evsoftmax.opennmt.patching import replace
 from onmt_evsoftmax.opennmt.settings import EXTENDED, KIND_OPTIONS, WRITTEN
 
@@ -43,7 +43,7 @@ class _Written(argparse._StoreAction):
 def _one_of(option: str, names: Callable[[], Iterable[str]]) -> Callable[[str], str]:
     def check(text: str) -> str:
         if text not in names():
-            raise UserError(f"{option}: {unknown('normalizer', text, names())}")
+            raise UserError(f"{option}: {unknown_name('normalizer', text, names())}")
         return text
 
     return check

@@ -1,4 +1,4 @@
-"""Shared fixtures: a small generated corpus, and the stock OpenNMT-py commands run on it."""
+"""A small generated corpus, and the stock OpenNMT-py commands run on it as a user runs them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
+import onmt
 import yaml
 from filelock import FileLock
 
-ROOT = Path(__file__).resolve().parent.parent
+from onmt_evsoftmax.opennmt import load_model, record_attention
+from onmt_evsoftmax.opennmt.checkpoint import load
+from onmt_evsoftmax.opennmt.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
+IS_35 = onmt.__version__.startswith("3.5")
 
 # A model small enough that a command's start-up, not its work, is what a test waits for.
 MODEL = {
@@ -134,21 +139,27 @@ def hook_is_live() -> bool:
     return bool(json.loads(done.stdout))
 
 
-@pytest.fixture(scope="session")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Workbench:
-    """The corpus and its vocabulary, shared by all workers of a test run."""
-    if not hook_is_live():
-        pytest.skip("the stock commands need the package installed here: pip install -e .")
-    shared = tmp_path_factory.getbasetemp()
-    if os.environ.get("PYTEST_XDIST_WORKER"):
-        shared = shared.parent
-    bench = Workbench(shared / "bench")
-    with FileLock(shared / "bench.lock"):
-        if not bench.folder.exists():
-            bench.folder.mkdir()
-            write_corpus(bench.folder)
-            bench.run("build_vocab", "-config", bench.config("vocabulary").name, "-n_sample", "-1")
-            lines = bench.folder.joinpath("vocab/src").read_text().splitlines()
-            targets = bench.folder.joinpath("vocab/tgt").read_text().splitlines()
-            bench.folder.joinpath("vocab/both").write_text("\n".join([*lines, *targets]) + "\n")
-    return bench
+# One training each; tests share them.
+SPARSE: dict[str, dict[str, Any]] = {
+    "evsoftmax": {"attention_normalizer": "evsoftmax"},
+    "sparsemax": {"attention_normalizer": "sparsemax"},
+    "entmax15": {"attention_normalizer": "entmax15"},
+    "entmax": {"attention_normalizer": "entmax", "attention_alpha": "learn"},
+    "sparsehourglass": {"attention_normalizer": "sparsehourglass"},
+    "eps": {"attention_normalizer": "evsoftmax", "attention_eps": 1e-6},
+    "mixed": {"context_attention_normalizer": "sparsemax", "generator_function": "sparsemax"},
+}
+
+
+def supports(checkpoint: Path, **options: object) -> dict[str, float]:
+    """Share of the valid keys that each kind of attention leaves non-zero on the test set."""
+    loaded = load_model(checkpoint, **options)
+    sources = [line.split() for line in (checkpoint.parents[1] / "test.src").open()]
+    targets = [line.split() for line in (checkpoint.parents[1] / "test.tgt").open()]
+    with record_attention(loaded.model) as records:
+        loaded.force(sources, targets)
+    return {record.kind: (record.support.sum() / record.mask.sum()).item() for record in records}
+
+
+def settings_of(checkpoint: Path) -> Settings:
+    return Settings.of(load(checkpoint)["opt"])

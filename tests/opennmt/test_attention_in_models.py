@@ -7,18 +7,25 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import onmt
 import pytest
 import torch
+from bench import IS_35
 from models import LANGUAGE_MODEL, RNN, TRANSFORMER, batch, build
-from reference import BY_NAME
+from reference import entmax, evsoftmax, softmax
 from torch import Tensor, nn
 
 from onmt_evsoftmax.opennmt import record_attention
 from onmt_evsoftmax.opennmt.modules import EXCLUDED
 from onmt_evsoftmax.opennmt.swap import attention_sites
 
-IS_35 = onmt.__version__.startswith("3.5")
+# Float64 NumPy, one unmasked row → probabilities. Learned alphas start at 1.5.
+BY_NAME = {
+    "softmax": lambda v: softmax(v)[0],
+    "evsoftmax": lambda v: evsoftmax(v)[0],
+    "sparsemax": lambda v: entmax(v, 2.0)[0],
+    "entmax15": lambda v: entmax(v, 1.5)[0],
+    "entmax": lambda v: entmax(v, 1.5)[0],
+}
 
 POSITIONS = {
     "sinusoidal": ["-position_encoding"],

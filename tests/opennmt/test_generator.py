@@ -7,11 +7,11 @@ import math
 from argparse import Namespace
 from typing import Any
 
-import onmt
 import onmt.decoders.ensemble
 import onmt.opts
 import pytest
 import torch
+from bench import IS_35
 from models import RNN, TRANSFORMER, build, flags, parse
 from onmt.translate import GNMTGlobalScorer, Translator
 from onmt.utils.loss import LossCompute
@@ -23,7 +23,6 @@ from onmt_evsoftmax.console import UserError
 from onmt_evsoftmax.losses import entmax15_loss, evsoftmax_loss, softmax_loss, sparsemax_loss
 from onmt_evsoftmax.opennmt.generator import IMPOSSIBLE, outputs_of
 
-IS_35 = onmt.__version__.startswith("3.5")
 FUNCTIONS = ["sparsemax", "entmax15", "evsoftmax"]
 WORDS = ["a", "b", "c"]  # with four specials: seven tokens
 UNK, BLANK, BOS, EOS = range(4)

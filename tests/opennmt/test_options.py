@@ -61,9 +61,9 @@ def test_yaml_and_command_line_both_count_as_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-attention_normalizer", "evsoftmx"], "attention_normalizer: .*did you mean 'evsoftmax'"),
-        (["-generator_function", "sparsehourglass"], "generator_function: .*Valid: .*entmax15"),
-        (["-global_attention_function", "max"], "global_attention_function: .*Valid: "),
+        (["-attention_normalizer", "evsoftmx"], "attention_normalizer: .*did you mean evsoftmax"),
+        (["-generator_function", "sparsehourglass"], "generator_function: .*known: .*entmax15"),
+        (["-global_attention_function", "max"], "global_attention_function: .*known: "),
         (["-attention_alpha", "1"], "attention_alpha must be a number above 1, or learn"),
         (["-attention_alpha", "some"], "attention_alpha must be a number above 1, or learn"),
         (["-attention_eps", "-1"], "attention_eps must be 0"),
