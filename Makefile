@@ -39,11 +39,12 @@ format: $(STAMP)  ## rewrite the sources in the house format
 test: $(STAMP)  ## the whole test suite
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-# OpenNMT-py 3.5.1 asks for an old torch, so its environment is listed whole and not resolved.
-$(STAMP35): setup.py pyproject.toml requirements-onmt35.txt
+# OpenNMT-py 3.5.1 asks for an old torch, so this environment is listed whole and not resolved.
+$(STAMP35): setup.py pyproject.toml constraints.txt requirements-onmt35.txt
 	$(PYTHON) -m venv $(VENV35)
 	$(VENV35)/bin/python -m pip install --quiet --upgrade pip setuptools -c constraints.txt
-	$(VENV35)/bin/python -m pip install --quiet --no-deps -r requirements-onmt35.txt
+	grep -vi '^opennmt-py\|^ctranslate2' constraints.txt > $(VENV35)/shared.txt
+	$(VENV35)/bin/python -m pip install --quiet --no-deps -r $(VENV35)/shared.txt -r requirements-onmt35.txt
 	$(VENV35)/bin/python -m pip install --quiet --no-deps -e .
 	touch $@
 
