@@ -69,3 +69,4 @@ def install() -> None:
         ("onmt.bin.release_model", commands.patch_release),
     ):
         onmt_evsoftmax_hook.after_import(name, patch)
+    onmt_evsoftmax_hook.watch_converter()
