@@ -8,8 +8,11 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).parent
 
 # Python runs this line at every start of the environment; a broken hook must not break anything.
-STARTUP = r"""import sys; exec("try:\n import onmt_evsoftmax_hook as h\n h.start()\nexcept Exception: 0")
-"""
+STARTUP = (
+    r'import sys; exec("try:\n import onmt_evsoftmax_hook as hook\n hook.start()\n'
+    r'except Exception: pass")'
+    "\n"
+)
 
 
 class BuildWithStartupHook(build_py):

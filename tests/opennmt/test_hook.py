@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ast
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -155,8 +155,11 @@ def test_a_program_that_imports_something_else_notices_nothing(alone: Path) -> N
 
 def test_a_broken_hook_breaks_nothing(tmp_path: Path) -> None:
     """The line in the .pth file swallows even a hook that is not Python."""
-    setup = (ROOT / "setup.py").read_text()
-    (line,) = re.findall(r'^STARTUP = r"""(.*?)"""', setup, re.DOTALL | re.MULTILINE)
+    (line,) = [
+        ast.literal_eval(node.value)
+        for node in ast.walk(ast.parse((ROOT / "setup.py").read_text()))
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "STARTUP"
+    ]
     (tmp_path / "onmt_evsoftmax_hook.py").write_text("this is not Python")
     (tmp_path / "broken.pth").write_text(line)
     code = f"import site; site.addsitedir({str(tmp_path)!r}); print('fine')"
