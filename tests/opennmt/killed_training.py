@@ -55,11 +55,13 @@ def child(config: str, start: Path | None, slow: bool) -> None:
     main()
 
 
-def shoot(pid: int, folder: Path, before: Path | None, inside: bool, draw: random.Random) -> None:
-    """Wait until the child has saved something new, then kill it: inside a save, or whenever."""
+def await_moment(
+    pid: int, folder: Path, before: Path | None, inside: bool, draw: random.Random
+) -> None:
+    """Wait until the child has saved something new, and then for a save, or for any time."""
     deadline = time.monotonic() + 120
     while newest(folder) == before:
-        assert os.waitpid(pid, os.WNOHANG) == (0, 0), "the training ended by itself"
+        assert os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None, "it ended"
         assert time.monotonic() < deadline, "nothing was saved"
         time.sleep(0.002)
     if inside:
@@ -69,8 +71,6 @@ def shoot(pid: int, folder: Path, before: Path | None, inside: bool, draw: rando
         time.sleep(draw.uniform(0.0, 0.05))
     else:
         time.sleep(draw.uniform(0.0, 0.2))
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
 
 
 def run(config: str, folder: Path) -> None:
@@ -83,7 +83,11 @@ def run(config: str, folder: Path) -> None:
         if pid == 0:
             child(config, start, slow=number % 2 == 0)
             os._exit(0)
-        shoot(pid, folder, start, inside=number % 2 == 0, draw=draw)
+        try:
+            await_moment(pid, folder, start, inside=number % 2 == 0, draw=draw)
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
         left = [path.name for path in folder.glob(".*.tmp")]
         reached = newest(folder)
         print(

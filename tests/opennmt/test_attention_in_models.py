@@ -226,6 +226,7 @@ def test_copy_attention_of_an_rnn_sees_no_padding() -> None:
     copies = [record for record in records if record.kind == "copy"]
     assert copies
     for record in copies:
+        assert torch.equal(record.mask.sum(-1).flatten(), lengths)
         assert (record.probabilities[1, ..., 3:] == 0).all()
 
 
