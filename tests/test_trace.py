@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onmt_evsoftmax.console import UserError
-from onmt_evsoftmax.record import Attention, Record, decode, encode, prefix_of
-from onmt_evsoftmax.trace import TraceReader, TraceWriter, is_complete
-from onmt_evsoftmax.words import SCHEMES, Tokens, detect_scheme, group, word_texts
+from onmt_evsoftmax.trace.record import Attention, Record, decode, encode, prefix_of
+from onmt_evsoftmax.trace.storage import TraceReader, TraceWriter, is_complete
+from onmt_evsoftmax.trace.words import SCHEMES, Tokens, detect_scheme, group, word_texts
 
 ROOT = Path(__file__).parent.parent
 
@@ -188,7 +188,7 @@ def test_kill_9_then_continue(tmp_path: Path) -> None:
     """A real process, really killed while it writes."""
     script = (
         "import itertools, sys; sys.path.insert(0, sys.argv[2]); import traces\n"
-        "from onmt_evsoftmax.record import encode\n"
+        "from onmt_evsoftmax.trace.record import encode\n"
         "from onmt_evsoftmax.trace import TraceWriter\n"
         "with TraceWriter(sys.argv[1], traces.header()) as trace:\n"
         "    for index in itertools.count(trace.count):\n"

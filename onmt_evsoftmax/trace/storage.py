@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from onmt_evsoftmax.console import UserError
-from onmt_evsoftmax.record import Record, decode
+from onmt_evsoftmax.trace.record import Record, decode
 
 MAGIC = b"onmt_evsoftmax trace 1\n"
 _FRAME = struct.Struct("<cII")  # type, length of the payload, CRC-32 of type and payload
