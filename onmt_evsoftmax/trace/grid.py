@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onmt_evsoftmax.trace.record import Record, available
-from onmt_evsoftmax.trace.words import NO_WORD, Tokens, word_texts
+from onmt_evsoftmax.trace.words import NO_WORD, Tokens, labels, word_texts
 
 LEVELS = ("subword", "word")
 
@@ -42,19 +42,20 @@ def grid(record: Record, kind: str, level: str, subwords: Mapping[str, str]) -> 
     attention = record.attention[kind]
     rows, keys = record.axes(kind)
     allowed = available(kind, len(rows), len(keys))
+    row_scheme = subwords["source" if kind == "encoder" else "target"]
+    key_scheme = subwords["target" if kind == "decoder" else "source"]
     if level == "subword":
         return Grid(
             attention.weights,
             attention.support,
             allowed,
-            rows.tokens,
-            keys.tokens,
+            labels(rows, row_scheme),
+            labels(keys, key_scheme),
             ~np.array(rows.special, dtype=bool),
             ~np.array(keys.special, dtype=bool),
         )
-    source, target = subwords["source"], subwords["target"]
-    of_row, row_names, row_is_text = _units(rows, source if kind == "encoder" else target)
-    of_key, key_names, key_is_text = _units(keys, target if kind == "decoder" else source)
+    of_row, row_names, row_is_text = _units(rows, row_scheme)
+    of_key, key_names, key_is_text = _units(keys, key_scheme)
     mean = of_row / np.maximum(of_row.sum(1, keepdims=True), 1)
     return Grid(
         mean @ attention.weights.astype(np.float64) @ of_key.T,

@@ -13,6 +13,7 @@ NO_WORD = -1
 SPACE = "▁"  # SentencePiece: opens a word
 JOIN = "@@"  # subword-nmt: the next token continues this word
 JOINER = "￭"  # OpenNMT Tokenizer: glue to the neighbour on this side
+CONTINUES = "·"
 SCHEMES = ("sentencepiece", "bpe", "joiner", "none")
 
 
@@ -89,6 +90,19 @@ def word_texts(side: Tokens, scheme: str) -> list[str]:
         if word != NO_WORD:
             texts[word] += surface(token, scheme)
     return texts
+
+
+def labels(side: Tokens, scheme: str) -> tuple[str, ...]:
+    """Tokens as figures show them, whatever the scheme: ``cur``, ``·ious``.
+
+    The dot says that a token continues the word before it; without subwords there are no dots.
+    """
+    shown, last = [], NO_WORD
+    for token, word in zip(side.tokens, side.words, strict=True):
+        text = (surface(token, scheme) or token) if word != NO_WORD else token
+        shown.append(CONTINUES + text if word != NO_WORD and word == last else text)
+        last = word
+    return tuple(shown)
 
 
 def surface(token: str, scheme: str) -> str:
