@@ -12,7 +12,7 @@ from onmt_evsoftmax.support.counts import KindCounts
 
 
 def draw(counts: Mapping[str, KindCounts], kind: str) -> Figure:
-    """``counts``: name of a trace → its counts of this kind of attention; layers down, heads across.
+    """Layers down, heads across; ``counts``: name of a trace → its counts of this kind.
 
     Call it inside ``style.readable``.
     """

@@ -23,7 +23,7 @@ from onmt_evsoftmax.support.alignment import Gold
 
 _CELL = 0.2  # inches
 _SMALLEST_CELL = 0.07
-_GAP, _TITLE, _BAR, _LEGEND = 0.12, 0.24, 0.75, 0.32
+_GAP, _TITLE, _BAR, _LEGEND = 0.12, 0.2, 0.75, 0.32
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,14 @@ def draw(panels: Sequence[Panel], columns: int | None = None, values: bool = Fal
     label = min(8.0, 60 * cell)
     # Every cell is a square of the same size, so panels are placed by hand, in inches.
     left = _GAP + max(text_width(text, label) for p in panels for text in p.rows)
-    top = _GAP + _TITLE + max(text_width(text, label) for p in panels for text in p.keys)
+    title = _TITLE * max(p.title.count("\n") + 1 for p in panels)
+    top = _GAP + title + max(text_width(text, label) for p in panels for text in p.keys)
     across, down = (
         cell * max(len(side) for side in sides)
         for sides in ([p.keys for p in panels], [p.rows for p in panels])
     )
+    widest = max(text_width(line, 8) for p in panels for line in p.title.splitlines())
+    across = max(across, widest - left + _GAP)
     width = columns * (left + across) + _BAR
     height = lines * (top + down) + _LEGEND
     figure = Figure(figsize=(width, height))
@@ -121,7 +124,8 @@ def _draw_panel(axes: Axes, panel: Panel, scale: Normalize, label: float, values
         for r, k in np.argwhere(panel.support):
             weight = panel.weights[r, k]
             ink = "white" if scale(weight) > 0.5 else style.INK
-            text = f"{weight:.2f}".lstrip("0") if weight < 0.995 else "1"
+            # A weight that is not zero must not read as zero.
+            text = f"{weight:.2f}".removeprefix("0") if weight >= 0.005 else "<.01"
             axes.text(k + 0.5, r + 0.5, text, ha="center", va="center", size=5, color=ink)
     axes.set_xlim(0, len(panel.keys))
     axes.set_ylim(len(panel.rows), 0)

@@ -29,19 +29,6 @@ SERIES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#00
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "")
 EXTENSIONS = (".png", ".svg", ".pdf")
 
-_NAMES = {
-    "evsoftmax": "ev-softmax",
-    "entmax15": "entmax-1.5",
-    "entmax": "α-entmax",
-    "posthoc_evidential": "post-hoc evidential",
-    "sparsehourglass": "sparse hourglass",
-}
-
-
-def pretty(name: str) -> str:
-    """A normalizer's name as the paper writes it."""
-    return _NAMES.get(name, name)
-
 
 @contextmanager
 def readable(texts: Iterable[str], size: float = 8.0) -> Iterator[None]:
@@ -54,7 +41,7 @@ def readable(texts: Iterable[str], size: float = 8.0) -> Iterator[None]:
             "they are drawn as boxes: install a font that has them, for example Noto",
             file=sys.stderr,
         )
-    settings: dict[str, Any] = {
+    settings: Any = {
         "font.family": families,
         "font.size": size,
         "text.color": INK,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onmt_evsoftmax.support.moments import Array, RowMeans
-from onmt_evsoftmax.trace import Grid, Header, Record, grid
+from onmt_evsoftmax.trace import KINDS, Grid, Header, Record, grid
 
 #: Upper ends of the bins; the last one is open.
 LENGTHS = (10, 20, 30, 40, 50, 75, 100)
@@ -114,11 +115,19 @@ class KindCounts:
 class Counts:
     """The counts of a whole trace: feed it every record, then ask ``kinds``."""
 
-    def __init__(self, header: Header, level: str = "subword", specials: bool = False) -> None:
+    def __init__(
+        self,
+        header: Header,
+        level: str = "subword",
+        specials: bool = False,
+        kinds: Collection[str] = KINDS,
+    ) -> None:
         self.header, self.level, self.specials = header, level, specials
         self.sentences = self.empty = 0
         self.kinds = {
-            kind: KindCounts(about.layers, about.heads) for kind, about in header.kinds.items()
+            kind: KindCounts(about.layers, about.heads)
+            for kind, about in header.kinds.items()
+            if kind in kinds
         }
 
     def add(self, record: Record) -> None:
@@ -129,9 +138,9 @@ class Counts:
             return
         side = record.source if record.source.tokens else record.target
         length = len(side) - sum(side.special) if self.level == "subword" else side.word_count
-        for kind in record.attention:
+        for kind, counts in self.kinds.items():
             view = grid(record, kind, self.level, self.header.subwords)
-            self.kinds[kind].add(view, max(length, 1), self.specials)
+            counts.add(view, max(length, 1), self.specials)
 
 
 def entropy(weights: Array) -> Array:

@@ -17,6 +17,7 @@ the start token and target tokens 0 … t − 1, so key *j* of the decoder is av
 from __future__ import annotations
 
 import json
+import math
 import struct
 import zlib
 from collections.abc import Mapping
@@ -64,7 +65,8 @@ class Attention:
 class Record:
     """One traced sentence. ``prefix`` is what the decoder read: the start token, then the target.
 
-    ``scores[t]`` is the natural log-probability of target token *t*; ``score`` is the sentence's.
+    ``scores[t]`` is the natural log-probability of target token *t*, −inf if the model excludes it;
+    ``score`` is their sum. A model with copy attention has no scores.
     """
 
     index: int
@@ -107,8 +109,8 @@ def encode(record: Record, precision: str = "float32") -> bytes:
         "target": record.target.tokens,
         "target_words": record.target.words,
         "start": record.prefix.tokens[0] if record.prefix.tokens else None,
-        "scores": record.scores,
-        "score": record.score,
+        "scores": [_finite(score) for score in record.scores],
+        "score": _finite(record.score),
         "dtype": dtype.str,
         "attention": {kind: a.shape for kind, a in record.attention.items()},
     }
@@ -150,9 +152,18 @@ def decode(block: bytes) -> Record:
             source=Tokens(tuple(meta["source"]), tuple(meta["source_words"])),
             target=target,
             prefix=prefix_of(target, meta["start"]) if target.tokens else Tokens((), ()),
-            scores=tuple(meta["scores"]),
-            score=meta["score"],
+            scores=tuple(_infinite(score) for score in meta["scores"]),
+            score=_infinite(meta["score"]),
             attention=attention,
         )
     except (zlib.error, struct.error, KeyError, TypeError, UnicodeDecodeError) as error:
         raise ValueError(f"not a sentence record: {error}") from error
+
+
+def _finite(score: float) -> float | None:
+    """JSON has no infinity; a probability of 0 has the logarithm null."""
+    return score if math.isfinite(score) else None
+
+
+def _infinite(score: float | None) -> float:
+    return -math.inf if score is None else score

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onmt_evsoftmax.files import replacing
-from onmt_evsoftmax.heatmap.source import Source
 from onmt_evsoftmax.support.alignment import Gold, check
 from onmt_evsoftmax.trace import KINDS, Attention, Header, Record, Tokens
+from onmt_evsoftmax.trace.source import Source
 from onmt_evsoftmax.trace.words import labels, word_texts
 
 _SCRIPTS = ("data.js", "matrix.js", "lines.js", "panel.js", "finder.js", "app.js")
@@ -90,7 +90,6 @@ def encode_sentence(
         "source": _side(record.source, header.subwords["source"]),
         "target": _side(record.target, header.subwords["target"]),
         "start": record.prefix.tokens[0] if record.prefix.tokens else "",
-        "score": round(record.score, 4),
         "attention": {kind: attention.shape for kind, attention in chosen.items()},
     }
     if gold is not None:

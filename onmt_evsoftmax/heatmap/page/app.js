@@ -28,13 +28,21 @@ async function show() {
   if (ticket !== drawing) return; // a later choice is already under way
   $("source").textContent = book.sentences[state.line].text || " ";
   const views = panels.map((panel, i) => panel.look(facts[i], state)).filter(Boolean);
+  layout(Math.max(0, ...views.map((shown) => shown.keys.length)));
   const largest = views.reduce((most, shown) => shown.weights.reduce((a, b) => Math.max(a, b), most), 1e-6);
   panels.forEach((panel) => panel.draw(largest));
   legend(largest, facts.some((one) => one.gold) && state.kind === "context");
   mark();
-  document.body.dataset.shown = `${state.line}`;
+  Object.assign(document.body.dataset, { shown: state.line, drawn: ticket });
   const next = Math.min(state.line + 1, book.sentences.length - 1);
   panels.forEach((panel) => sentence(panel.trace.id, next));
+}
+
+/** As many panels side by side as can show their whole matrix, as far as that is possible. */
+function layout(keys) {
+  const need = Math.max(340, keys * SMALLEST_CELL + 110);
+  const columns = Math.floor($("panels").clientWidth / need);
+  $("panels").style.setProperty("--columns", clamp(columns, 1, Math.min(panels.length, 4)));
 }
 
 function mark(speak = false) {
@@ -145,9 +153,6 @@ async function start() {
   $("line").max = count;
   panels = book.traces.map((trace, id) => new Panel({ ...trace, id }, actions));
   $("panels").append(...panels.map((panel) => panel.element));
-  const columns = () => clamp(Math.floor($("panels").clientWidth / 360), 1, Math.min(panels.length, 4));
-  const layout = () => $("panels").style.setProperty("--columns", columns());
-  layout();
   segments("kind", book.kinds.map((kind) => [kind, NAMES[kind] ?? kind]));
   segments("units", [["subword", "Subwords"], ["word", "Words"]]);
   finder(book.sentences, (line) => choose({ line }));
@@ -161,7 +166,7 @@ async function start() {
   document.addEventListener("keydown", shortcuts);
   addEventListener("hashchange", () => choose(recall()));
   let waiting;
-  addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(() => { layout(); show(); }, 120); });
+  addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(show, 120); });
   state.kind = book.kinds.includes("context") ? "context" : book.kinds[0];
   state.layer = most("layers") - 1;
   await choose({ ...recall() });

@@ -8,6 +8,8 @@ function make(tag, options = {}, children = []) {
   return element;
 }
 
+const SMALLEST_CELL = 12;
+
 /** Colours of the current theme, read once per drawing. */
 function palette() {
   const style = getComputedStyle(document.documentElement);
@@ -76,8 +78,8 @@ class Matrix {
   draw(shown, largest, gold, label, width) {
     this.shown = shown;
     const rows = shown.rows.length, keys = shown.keys.length;
-    this.cell = Math.min(30, Math.max(16, Math.floor((width - 110) / Math.max(keys, 1))));
-    this.element.style.setProperty("--name", this.cell < 20 ? "12px" : "13px");
+    this.cell = Math.min(30, Math.max(SMALLEST_CELL, Math.floor((width - 130) / Math.max(keys, 1))));
+    this.element.style.setProperty("--name", this.cell < 14 ? "10px" : this.cell < 18 ? "11px" : "13px");
     this.keys.replaceChildren(...shown.keys.map((name) => {
       const span = make("span", { textContent: name, title: name, dir: "auto" });
       span.style.width = `${this.cell}px`;

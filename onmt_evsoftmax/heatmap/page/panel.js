@@ -1,5 +1,9 @@
 // One trace: its numbers, matrix, lines, and a small picture of every head.
 
+// From this width on (page.css has the same) the lines stand beside the matrix.
+const SIDE_BY_SIDE = 930;
+const LINES_WIDTH = 420;
+
 class Panel {
   constructor(trace, actions) {
     this.trace = trace;
@@ -15,14 +19,15 @@ class Panel {
     this.map.addEventListener("click", (event) => this.pick(event));
     this.mapTitle = make("p", { className: "quiet" });
     this.views = make("div", { className: "views" }, [
-      make("div", {}, [this.matrix.element, this.reading]), this.lines.element,
+      make("div", { className: "cellwise" }, [this.matrix.element, this.reading]),
+      this.lines.element,
+      make("div", { className: "overview" }, [this.mapTitle, this.map]),
     ]);
-    this.overview = make("div", { className: "overview" }, [this.mapTitle, this.map]);
     const facts = make("span", { className: "quiet", textContent: trace.model, title: trace.hash });
     this.title = make("h2", { textContent: trace.name });
     this.element = make("section", { className: "panel" }, [
       make("header", {}, [this.title, facts]),
-      this.target, this.numbers, this.empty, this.views, this.overview,
+      this.target, this.numbers, this.empty, this.views,
     ]);
     this.element.setAttribute("aria-label", trace.name);
   }
@@ -43,12 +48,13 @@ class Panel {
     const about = this.trace.kinds[state.kind];
     this.empty.hidden = Boolean(shown);
     this.empty.textContent = about ? "This line is empty." : "This trace has no such attention.";
-    this.views.hidden = this.overview.hidden = this.numbers.hidden = !shown;
+    this.views.hidden = this.numbers.hidden = !shown;
     if (!shown) return;
     const head = state.head < 0 ? "mean of heads" : `head ${state.head + 1}`;
     const label = `${this.trace.name}, ${state.kind} attention, layer ${state.layer + 1}, ${head}: `
       + `${shown.rows.length} rows, ${shown.keys.length} keys`;
-    this.matrix.draw(shown, largest, this.gold(), label, this.element.clientWidth);
+    const room = this.element.clientWidth - (this.element.clientWidth >= SIDE_BY_SIDE ? LINES_WIDTH : 0);
+    this.matrix.draw(shown, largest, this.gold(), label, room);
     this.lines.draw(shown, largest);
     const average = numbers(shown);
     const facing = [
@@ -80,14 +86,16 @@ class Panel {
     this.matrix.mark(at, column);
     this.lines.mark(at);
     const { attended, available, entropy } = rowNumbers(this.shown, at);
-    const name = this.shown.rows[at];
+    // Names may run from right to left; isolated, they do not turn the numbers around.
+    const name = make("bdi", { textContent: this.shown.rows[at] });
     if (column === null) {
-      this.reading.textContent = `${name}: ${attended} of ${available} attended, entropy ${entropy.toFixed(2)}`;
+      this.reading.replaceChildren(name, `: ${attended} of ${available} attended, entropy ${entropy.toFixed(2)}`);
     } else {
       const i = at * keys + column;
       const weight = this.shown.available[i]
         ? weightText(this.shown.weights[i], this.shown.support[i]) : "cannot look there";
-      this.reading.textContent = `${name} → ${this.shown.keys[column]}: ${weight}`;
+      const other = make("bdi", { textContent: this.shown.keys[column] });
+      this.reading.replaceChildren(name, " → ", other, `: ${weight}`);
     }
     return this.reading.textContent;
   }
