@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +62,7 @@ def test_only_exact_zeros_are_white(normalizer: str, kind: str) -> None:
 
 def test_darker_is_larger_in_colour_and_in_grey() -> None:
     shades = [np.array(style.WEIGHTS(x)[:3]) @ (0.2126, 0.7152, 0.0722) for x in np.linspace(0, 1)]
-    assert all(a > b for a, b in zip(shades, shades[1:], strict=False))
+    assert all(a > b for a, b in pairwise(shades))
     # The smallest weight is far from the white of a zero, also in print.
     assert shades[0] < 0.87
 

@@ -168,8 +168,9 @@ def test_zeros_look_different_from_small_weights(
     script = """(panel) => {
       const { matrix, shown } = panels[panel], context = matrix.canvas.getContext("2d");
       const ratio = matrix.canvas.width / matrix.canvas.clientWidth;
-      return shown.rows.flatMap((_, row) => shown.keys.map((_, key) => [...context.getImageData(
-        Math.round((key + 0.5) * matrix.cell * ratio), Math.round((row + 0.5) * matrix.cell * ratio), 1, 1).data]));
+      const middle = (i) => Math.round((i + 0.5) * matrix.cell * ratio);
+      return shown.rows.flatMap((_, row) => shown.keys.map((_, key) => (
+        [...context.getImageData(middle(key), middle(row), 1, 1).data])));
     }"""
     with browser.opened(chromium, pages["three"], color_scheme=scheme) as page:
         for panel, normalizer in enumerate(NORMALIZERS):
@@ -249,10 +250,12 @@ def test_everything_works_from_the_keyboard(chromium: Any, pages: dict[str, Path
         reached = set()
         for _ in range(40):
             page.keyboard.press("Tab")
-            reached.add(page.evaluate(
-                "document.activeElement.id || document.activeElement.name || document.activeElement.className"
-                " || document.activeElement.parentElement.className"
-            ))  # fmt: skip
+            reached.add(
+                page.evaluate(
+                    "(({ id, name, className, parentElement }) =>"
+                    " id || name || className || parentElement.className)(document.activeElement)"
+                )
+            )
         assert {"kind", "layer", "head", "units", "queries", "theme"} <= reached
         page.locator(".panel").nth(1).locator(".queries button").nth(2).focus()
         page.keyboard.press("ArrowDown")

@@ -120,7 +120,7 @@ class Tracer:
         )
 
     def _scores(self, hidden: Tensor, tokens: Sequence[str]) -> tuple[float, ...]:
-        """Log-probability of each target token; a model that also copies from the source has none."""
+        """Log-probability of each target token; a model that copies from the source has none."""
         if getattr(self.loaded.options, "copy_attn", False):
             return ()
         model: Any = self.loaded.model
