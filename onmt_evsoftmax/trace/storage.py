@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from onmt_evsoftmax.console import UserError
-from onmt_evsoftmax.trace.record import Record, decode
+from onmt_evsoftmax.trace.record import KINDS, Record, decode
 
 MAGIC = b"onmt_evsoftmax trace 1\n"
 _FRAME = struct.Struct("<cII")  # type, length of the payload, CRC-32 of type and payload
@@ -88,7 +88,8 @@ class Header:
         """The inverse of ``line``; keys of a later minor version are left aside."""
         fields = json.loads(line)
         fields = {key: fields[key] for key in cls.__dataclass_fields__ if key in fields}
-        fields["kinds"] = {kind: Kind(**about) for kind, about in fields["kinds"].items()}
+        given = fields["kinds"]
+        fields["kinds"] = {kind: Kind(**given[kind]) for kind in KINDS if kind in given}
         return cls(**fields)
 
 

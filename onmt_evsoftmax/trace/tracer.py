@@ -46,7 +46,10 @@ class Tracer:
 
         self.path, self.options = path, options
         self.sha256 = _checksum(path)
-        self.loaded = load_model(path, gpu, **options)
+        try:
+            self.loaded = load_model(path, gpu, **options)
+        except (KeyError, IndexError, AttributeError, TypeError) as error:
+            raise UserError(f"{path} is not a checkpoint of OpenNMT-py ({error!r})") from error
         self.kinds = self._kinds(kinds)
         vocabs = self.loaded.vocabs
         self.subwords = {
@@ -82,8 +85,10 @@ class Tracer:
             forced = split[1](next(targets)) if targets else None
             try:
                 yield self.record(index, split[0](line), forced)
-            except (RuntimeError, IndexError) as error:
-                # Out of memory, or longer than the model's positions: say where it happened.
+            except (UserError, TypeError, AttributeError, KeyError, AssertionError):
+                raise
+            except Exception as error:
+                # Out of memory, or OpenNMT-py's own "too long", which is a plain Exception.
                 reason = str(error).splitlines()[0] if str(error) else type(error).__name__
                 raise UserError(
                     f"{source.path}, line {index + 1}: the model cannot run on this sentence of "
