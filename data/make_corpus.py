@@ -25,6 +25,7 @@ from grammar.corpus import ORDER, draw_sets
 from grammar.dice import Dice
 from grammar.draw_clause import ClauseDraw
 from grammar.words import Sentence, detokenise
+
 from onmt_evsoftmax.console import UserError, run
 from onmt_evsoftmax.files import replacing
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from grammar import english_order, german_order
+from grammar.adjunct import FixedPhrase
 from grammar.clause import Clause
 from grammar.dice import Unfit
-from grammar.draw_clause import ClauseDraw, Wish
-from grammar.lexicon import Fixed, Verb
-from grammar.nominal import PRONOUNS, FixedPhrase, Nominal, NounPhrase
+from grammar.draw_clause import ClauseDraw, Wish, can_be_asked_for
+from grammar.entries import Fixed, Verb
+from grammar.nominal import PRONOUNS, Nominal, NounPhrase
 from grammar.words import COMMA, Sentence, finish, within, words
 
 PEOPLE = frozenset({"person", "child", "adult", "kin", "baby"})
@@ -88,14 +89,14 @@ def pronoun_question(draw: ClauseDraw) -> Sentence:
     """
     role = draw.dice.weighted({"subject": 4, "acc": 5, "dat": 2})
     if role == "subject":
-        verb = draw.verb(lambda v: "person" in v.subject and not v.ambiguous)
+        verb = draw.verb(_clearly_of_person)
         wish = Wish(ASKED, PRONOUNS["he"], 0.05, 0.6, front=False)
         clause = replace(draw.clause(wish, verb), gap="subject")
         word = PRONOUN_WORDS["subject", True]
         source = within("wh", FixedPhrase(word).english()) + english_order.statement(clause)
         target = german_order.main(clause, within("wh", FixedPhrase(word).german().all))
         return finish(source, target, "?").tagged("question-wh", *clause.tags())
-    verb = draw.verb(lambda v: not v.ambiguous and _takes_only(v, role))
+    verb = draw.verb(_clear_with_dative if role == "dat" else _clear_with_accusative)
     clause = draw.clause(Wish(ASKED, None, 0, 0.5, front=False, subjects="object"), verb)
     slot = verb.slot(role)
     assert slot
@@ -105,15 +106,31 @@ def pronoun_question(draw: ClauseDraw) -> Sentence:
     return asked(PRONOUN_WORDS[role, human], replace(clause, gap=role))
 
 
-def _takes_only(verb: Verb, role: str) -> bool:
-    """Tell whether the verb has one complement, in that role, and not a name as in *Deutsch*."""
+def _of_person(verb: Verb) -> bool:
+    return "person" in verb.subject
+
+
+def _clearly_of_person(verb: Verb) -> bool:
+    return _of_person(verb) and not verb.ambiguous
+
+
+def _with_accusative(verb: Verb) -> bool:
+    return [slot.role for slot in verb.slots] == ["acc"]
+
+
+def _clear_with_accusative(verb: Verb) -> bool:
+    """Tell whether *what* can stand for the object: not for a language or a sport."""
     named = {"language", "sport"}
-    return [s.role for s in verb.slots] == [role] and not verb.slots[0].classes & named
+    return _with_accusative(verb) and not verb.ambiguous and not verb.slots[0].classes & named
+
+
+def _clear_with_dative(verb: Verb) -> bool:
+    return [slot.role for slot in verb.slots] == ["dat"] and not verb.ambiguous
 
 
 def phrase_question(draw: ClauseDraw) -> Sentence:
     """Draw *Which book did he read?*, *How many books did he read?*."""
-    verb = draw.verb(lambda v: [s.role for s in v.slots] == ["acc"])
+    verb = draw.verb(_with_accusative)
     clause = draw.clause(Wish(ASKED, None, 0, 0.4, front=False, subjects="object"), verb)
     slot = verb.slot("acc")
     assert slot
@@ -147,7 +164,7 @@ def request(draw: ClauseDraw) -> Sentence:
 
 def command(draw: ClauseDraw) -> Clause:
     """Draw a clause that can be a request to whom the draw addresses."""
-    verb = draw.verb(lambda v: "command" in v.flags)
+    verb = draw.verb(can_be_asked_for)
     subject = PRONOUNS[draw.nominals.address]
     wish = Wish(("present",), subject, 0.15, 0.0)
     clause = draw.clause(wish, verb)
@@ -189,7 +206,7 @@ def _addressed(draw: ClauseDraw, name: Nominal) -> Sentence:
         mark = "!"
     else:
         subject = PRONOUNS[draw.nominals.address]
-        verb = draw.verb(lambda v: "person" in v.subject)
+        verb = draw.verb(_of_person)
         tenses = ("present", "perfect", "future", "modal")
         asks = kind == "question"
         wish = Wish(tenses, subject, 0 if asks else 0.1, 0.5, front=False)

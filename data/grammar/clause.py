@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from grammar.lexicon import Adjective, Fixed, Verb
-from grammar.nominal import FixedPhrase, Nominal, NounPhrase, Phrase, PrepositionalPhrase
+from grammar.adjunct import FixedPhrase, PrepositionalPhrase
+from grammar.entries import Adjective, Fixed, Verb
+from grammar.nominal import Nominal, NounPhrase, Phrase
 from grammar.tables import NONE
 from grammar.words import Word, within, words
 

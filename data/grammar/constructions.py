@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
-from grammar import asking, complex, hard, simple
+from grammar import asking, combined, hard, simple
 from grammar.dice import Unfit
 from grammar.draw_clause import ClauseDraw
 from grammar.words import FINAL, Sentence
@@ -39,12 +40,12 @@ WEIGHTS: dict[str, float] = {
 }
 DRAWN: dict[str, Construction] = {
     "statement": simple.statement,
-    "relative": complex.relative,
-    "subordinate": complex.subordinate,
-    "content": complex.content,
-    "coordination": complex.coordination,
-    "anaphora": complex.anaphora,
-    "purpose": complex.purpose,
+    "relative": combined.relative,
+    "subordinate": combined.subordinate,
+    "content": combined.content,
+    "coordination": combined.coordination,
+    "anaphora": combined.anaphora,
+    "purpose": combined.purpose,
     "passive": simple.passive,
     "gern": simple.fond,
     "predicate": simple.predicate,
@@ -91,7 +92,7 @@ def _fits(sentence: Sentence, name: str) -> bool:
     shortest = min(_words(sentence.source), _words(sentence.target))
     if name == "long":
         return LONGEST_TOKENS < longest <= hard.LONGEST and shortest >= LONGEST_TOKENS - 5
-    twice = any(a == b for a, b in zip(forms, forms[1:], strict=False))
+    twice = any(a == b for a, b in pairwise(forms))
     return shortest >= SHORTEST_WORDS and longest <= LONGEST_TOKENS and not twice
 
 

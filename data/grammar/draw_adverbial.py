@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from functools import cache
 
-from grammar import english, german
+from grammar.adjunct import FixedPhrase, PrepositionalPhrase
 from grammar.clause import Adverbial
 from grammar.draw_nominal import PERSON, NominalDraw
-from grammar.lexicon import Fixed, Noun, ProperName, Verb
-from grammar.nominal import FixedPhrase, Nominal, NounPhrase, PrepositionalPhrase
+from grammar.entries import Fixed, Noun, ProperName, Verb
+from grammar.nominal import Nominal, NounPhrase
+from grammar.numbers import cardinal
 
 # English unit, its plural, and the German dative plural after *vor* and accusative before *lang*.
 AGO = (("day", "Tagen"), ("week", "Wochen"), ("month", "Monaten"), ("year", "Jahren"))
@@ -18,8 +19,11 @@ POSITIONS = (
     ("behind", "hinter"),
     ("next to", "neben"),
 )
-CAUSES = (("because of", "wegen", "weather"), ("despite", "trotz", "weather"),
-          ("during", "während", "event"))
+CAUSES = (
+    ("because of", "wegen", "weather"),
+    ("despite", "trotz", "weather"),
+    ("during", "während", "event"),
+)
 
 
 def to_case(preposition: str) -> str:
@@ -61,31 +65,27 @@ class AdverbialDraw:
         return drawn
 
     def _clock(self) -> FixedPhrase:
-        hour = self.dice.between(1, 12)
-        source = f"at {english.cardinal(hour)} o'clock"
-        target = f"um {german.cardinal(hour)} Uhr"
-        return FixedPhrase(Fixed(source, target, ((0, 0), (1, 1), (2, 2)), "time"))
+        source, target = cardinal(self.dice.between(1, 12))
+        align = ((0, 0), (1, 1), (2, 2))
+        return FixedPhrase(Fixed(f"at {source} o'clock", f"um {target} Uhr", align, "time"))
 
     def _ago(self) -> FixedPhrase:
         unit, plural = self.dice.pick(AGO)
-        count = self.dice.between(2, 20)
-        source = f"{english.cardinal(count)} {unit}s ago"
-        target = f"vor {german.cardinal(count)} {plural}"
-        return FixedPhrase(Fixed(source, target, ((2, 0), (0, 1), (1, 2)), "time"))
+        source, target = cardinal(self.dice.between(2, 20))
+        align = ((2, 0), (0, 1), (1, 2))
+        return FixedPhrase(Fixed(f"{source} {unit}s ago", f"vor {target} {plural}", align, "time"))
 
     def _year(self) -> FixedPhrase:
         year = self.dice.between(1950, 2020)
-        return FixedPhrase(
-            Fixed(f"in {year}", f"im Jahr {year}", ((0, 0), (0, 1), (1, 2)), "time")
-        )
+        return FixedPhrase(Fixed(f"in {year}", f"im Jahr {year}", ((0, 0), (0, 1), (1, 2)), "time"))
 
     def duration(self) -> FixedPhrase:
         """Draw *for three hours*, *drei Stunden lang*."""
         unit, plural = self.dice.pick(LONG)
-        count = self.dice.between(2, 12)
-        source = f"for {english.cardinal(count)} {unit}s"
-        target = f"{german.cardinal(count)} {plural} lang"
-        return FixedPhrase(Fixed(source, target, ((0, 2), (1, 0), (2, 1)), "duration"))
+        source, target = cardinal(self.dice.between(2, 12))
+        align = ((0, 2), (1, 0), (2, 1))
+        fixed = Fixed(f"for {source} {unit}s", f"{target} {plural} lang", align, "duration")
+        return FixedPhrase(fixed)
 
     def manner(self, verb: Verb) -> FixedPhrase:
         """Draw one of the manners in which the verb is done."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
-from grammar import english, german
+from grammar.adjunct import FixedPhrase, PrepositionalPhrase
 from grammar.clause import MODALS, Adverbial, Clause, Complement, Modal, Object, Oblique
 from grammar.dice import Dice, Unfit
 from grammar.draw_adverbial import AdverbialDraw
 from grammar.draw_nominal import NominalDraw
-from grammar.lexicon import Fixed, Lexicon, Slot, Verb
-from grammar.nominal import PRONOUNS, FixedPhrase, Nominal, NounPhrase, PrepositionalPhrase
+from grammar.entries import Fixed, Noun, Slot, Verb
+from grammar.lexicon import Lexicon
+from grammar.nominal import PRONOUNS, Nominal, NounPhrase
+from grammar.numbers import cardinal
 from grammar.relative import Relative
+from grammar.tables import NONE
 
 TENSES = {"present": 22, "progressive": 10, "past": 30, "perfect": 16, "future": 8, "modal": 14}
 MODAL_WEIGHTS = {"can": 5, "must": 4, "have to": 3, "want to": 5, "should": 3, "may": 2,
@@ -47,13 +51,45 @@ class ClauseDraw:
         self.nominals = NominalDraw(lexicon, dice)
         self.adverbials = AdverbialDraw(self.nominals)
         self.plain = [verb for verb in lexicon.verbs if _is_plain(verb)]
+        self._fitting = cache(self._all_fitting)
+        self._taking = cache(self._all_taking)
+        self._saying = cache(self._all_saying)
 
     def verb(self, fits: Callable[[Verb], bool]) -> Verb:
-        """Draw a verb that has no dependent clause."""
-        found = [verb for verb in self.plain if fits(verb)]
+        """Draw a verb without a dependent clause; what ``fits`` is worked out once per function."""
+        return self._pick(self._fitting(fits))
+
+    def verb_taking(self, noun: Noun, role: str) -> Verb:
+        """Draw a verb that the noun can be the subject, object or prepositional object of."""
+        return self._pick(self._taking(noun, role))
+
+    def verb_saying(self, kind: str) -> Verb:
+        """Draw a verb with a dependent clause of a kind: that, whether, wh or to."""
+        return self._pick(self._saying(kind))
+
+    def _pick(self, found: Sequence[Verb]) -> Verb:
         if not found:
             raise Unfit
         return self.dice.pick(found)
+
+    def _all_fitting(self, fits: Callable[[Verb], bool]) -> list[Verb]:
+        return [verb for verb in self.plain if fits(verb)]
+
+    def _all_saying(self, kind: str) -> list[Verb]:
+        slots = [(verb, verb.slot("clause")) for verb in self.lexicon.verbs]
+        return [verb for verb, slot in slots if slot and kind in slot.classes]
+
+    def _all_taking(self, noun: Noun, role: str) -> list[Verb]:
+        if role == "subject":
+            return [verb for verb in self.plain if noun.belongs(verb.subject)]
+        found = []
+        for verb in self.plain:
+            slot = verb.slot(role)
+            alone = role != "dat" or len(verb.slots) == 1
+            said = role != "oblique" or (slot is not None and slot.english != NONE)
+            if slot and alone and said and noun.belongs(slot.classes):
+                found.append(verb)
+        return found
 
     def clause(self, wish: Wish, verb: Verb | None = None) -> Clause:
         """Draw a clause."""
@@ -79,10 +115,10 @@ class ClauseDraw:
             weights.pop("modal", None)
         if subject.german_agreement[0] == 2:  # nobody says "du lasest"
             weights.pop("past", None)
-        if not negated and subject.english_agreement != (3, "sg"):
-            if verb.english_past == verb.english:  # "they put" hides its tense
-                weights.pop("present", None)
-                weights.pop("past", None)
+        bare = not negated and subject.english_agreement != (3, "sg")
+        if bare and verb.english_past == verb.english:  # "they put" hides its tense
+            weights.pop("present", None)
+            weights.pop("past", None)
         if not weights:
             raise Unfit
         tense = dice.weighted(weights)
@@ -151,8 +187,7 @@ class ClauseDraw:
         return adverbials.at(target, "acc" if slot.role == "onto" else "dat")
 
     def _price(self) -> FixedPhrase:
-        amount = self.nominals.number()
-        source, target = english.cardinal(amount), german.cardinal(amount)
+        source, target = cardinal(self.nominals.number())
         align = ((0, 0), (1, 1))
         return FixedPhrase(Fixed(f"{source} euros", f"{target} Euro", align, "number"))
 
@@ -204,7 +239,7 @@ class ClauseDraw:
         """Draw a clause that says something about ``head``, which is its gap."""
         role = self.dice.weighted(RELATIVE_ROLES)
         if role == "subject":
-            verb = self.verb(lambda v: head.noun.belongs(v.subject))
+            verb = self.verb_taking(head.noun, "subject")
             clause = self.clause(replace(wish, subject=head), verb)
         else:
             clause = self._with_filled(role, head, wish)
@@ -212,14 +247,7 @@ class ClauseDraw:
 
     def _with_filled(self, role: str, phrase: NounPhrase, wish: Wish) -> Clause:
         """Draw a clause in which ``phrase`` has the given role."""
-
-        def fits(verb: Verb) -> bool:
-            slot = verb.slot(role)
-            alone = role != "dat" or len(verb.slots) == 1
-            said = role != "oblique" or (slot is not None and slot.english != "-")
-            return slot is not None and alone and said and phrase.noun.belongs(slot.classes)
-
-        clause = self.clause(wish, self.verb(fits))
+        clause = self.clause(wish, self.verb_taking(phrase.noun, role))
         parts = []
         for part in clause.complements:
             if part.role != role:
@@ -252,6 +280,11 @@ def _repeatable(clause: Clause) -> bool:
     determiner = subject.determiner if isinstance(subject, NounPhrase) else None
     denied = clause.negated or (determiner is not None and determiner.english == "no")
     return not denied and "state" not in clause.verb.flags
+
+
+def can_be_asked_for(verb: Verb) -> bool:
+    """Tell whether one can ask somebody to do it."""
+    return "command" in verb.flags
 
 
 def _is_plain(verb: Verb) -> bool:

@@ -5,29 +5,39 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from grammar import english, german
 from grammar.dice import Dice, Unfit
-from grammar.lexicon import Adjective, Compound, Determiner, Lexicon, Noun
+from grammar.entries import Adjective, Compound, Determiner, Noun, ProperName
+from grammar.lexicon import Lexicon
 from grammar.nominal import HELD_OUT_NUMBERS, PRONOUNS, Name, Nominal, NounPhrase, Pair, Pronoun
+from grammar.numbers import ordinals
 
 PERSON = frozenset({"person"})
 # What somebody can own: *my father's car*.
-OWNED = frozenset("goods lost gift pet kin clothes home lostkey".split())
+OWNED = frozenset({"goods", "lost", "gift", "pet", "kin", "clothes", "home", "lostkey"})
 POSSESSIVES = ("my", "your", "his", "her", "our", "their")
-COLOURS = frozenset("red blue green yellow white black brown grey".split())
+COLOURS = frozenset({"red", "blue", "green", "yellow", "white", "black", "brown", "grey"})
 
 # Which determiners a phrase may have, by what the sentence allows there. "bare" is none at all,
 # "number" a cardinal alone, "possessive" one of POSSESSIVES.
 SINGULAR = {"the": 44, "a": 20, "possessive": 20, "this": 7, "every": 4, "no": 3}
-PLURAL = {"the": 34, "bare": 14, "possessive": 14, "number": 14, "these": 7, "many": 6, "some": 5,
-          "all": 4, "several": 3}
+PLURAL = {
+    "the": 34,
+    "bare": 14,
+    "possessive": 14,
+    "number": 14,
+    "this": 7,
+    "many": 6,
+    "some": 5,
+    "all": 4,
+    "several": 3,
+}
 MASS = {"bare": 50, "the": 32, "possessive": 12, "this": 6}
 ALLOWED = {
     "any": frozenset({*SINGULAR, *PLURAL}),
     "object": frozenset({*SINGULAR, *PLURAL}) - {"every", "no"},
-    "definite": frozenset({"the", "possessive", "this", "these"}),
+    "definite": frozenset({"the", "possessive", "this"}),
     "bare": frozenset({"bare"}),
-    "negated": frozenset({"the", "possessive", "this", "these", "a", "bare"}),
+    "negated": frozenset({"the", "possessive", "this", "a", "bare"}),
     "genitive": frozenset({"the", "possessive", "this"}),
 }
 NUMBERS = tuple(n for n in range(2, 100) if n not in HELD_OUT_NUMBERS)
@@ -108,29 +118,22 @@ class NominalDraw:
         return self.with_adjectives(replace(phrase, determiner=article, owner=owner))
 
     def _with_determiner(self, phrase: NounPhrase, kind: str) -> NounPhrase:
-        noun = phrase.noun
+        noun, allowed = phrase.noun, ALLOWED[kind]
         if noun.english_kind == "bare":
             return phrase
-        countable = noun.english_kind not in ("mass",) and noun.german_kind != "mass"
-        if not countable:
+        if "mass" in (noun.english_kind, noun.german_kind):
             weights = MASS
-        elif phrase.english_number == "pl" or noun.german_kind == "pl":
-            weights = PLURAL
         else:
-            weights = SINGULAR
-        if kind == "bare" and noun.number and countable:
-            raise Unfit
-        if noun.number and countable:  # *trousers*, *parents*: no counting, no bare plural
-            allowed = ALLOWED["definite"] - {"this" if phrase.english_number == "pl" else "these"}
-        else:
-            allowed = ALLOWED[kind]
-        if noun.number == "sg":
-            allowed = ALLOWED[kind] - {"every", "no"}
+            weights = PLURAL if phrase.english_number == "pl" else SINGULAR
+            if noun.number == "sg":
+                allowed = allowed - {"every", "no"}
+            elif noun.number:  # *trousers*, *parents*: not counted, and not without a determiner
+                allowed = allowed & ALLOWED["definite"]
         weights = {name: weight for name, weight in weights.items() if name in allowed}
         if "kin" in noun.classes and "possessive" in weights:
-            weights["possessive"] = 3 * weights["possessive"]
+            weights["possessive"] *= 3
         if not weights:
-            weights = {"the": 1}
+            raise Unfit
         return self._determined(phrase, self.dice.weighted(weights))
 
     def _determined(self, phrase: NounPhrase, choice: str) -> NounPhrase:
@@ -140,12 +143,11 @@ class NominalDraw:
             return replace(phrase, numeral=self.number())
         if choice == "possessive":
             return replace(phrase, determiner=self.possessive())
-        choice = "this" if choice == "these" else choice
-        phrase = replace(phrase, determiner=self.lexicon.determiners[choice])
-        if choice == "the" and phrase.english_number == "pl" and not phrase.noun.number:
-            if self.dice.chance(0.1):
-                return replace(phrase, numeral=self.dice.between(2, 12))
-        return phrase
+        numeral = 0
+        several = choice == "the" and phrase.english_number == "pl" and not phrase.noun.number
+        if several and self.dice.chance(0.1):
+            numeral = self.dice.between(2, 12)
+        return replace(phrase, determiner=self.lexicon.determiners[choice], numeral=numeral)
 
     def number(self) -> int:
         """Draw a number of things: small ones are the most frequent."""
@@ -164,18 +166,17 @@ class NominalDraw:
         """Perhaps add an ordinal, a superlative, or one or two adjectives that fit the noun."""
         dice = self.dice
         fitting = self.adjectives(phrase.noun)
-        chosen_one = phrase.determiner is not None and phrase.determiner.definite
-        definite = chosen_one and phrase.determiner.english != "this"
-        article = phrase.determiner is not None and phrase.determiner.english == "the"
-        single = article and not phrase.owner and phrase.english_number == "sg" and not phrase.noun.number
-        if single and not phrase.numeral and dice.chance(0.04):
-            rank = dice.between(1, 10)
-            ordinal = Adjective(english.ORDINALS[rank], german.ORDINALS[rank])
+        determiner = phrase.determiner.english if phrase.determiner else ""
+        # *the third house*, *her best book*; but not *this best book*, *his third father*
+        single = determiner == "the" and phrase.english_number == "sg" and not phrase.noun.number
+        unique = phrase.definite and determiner != "this" and not phrase.numeral
+        if single and not phrase.owner and dice.chance(0.04):
+            ordinal = Adjective(*dice.pick(ordinals()))
             return replace(phrase, adjectives=((ordinal, "positive"),))
         if not fitting or not dice.chance(0.36):
             return phrase
         adjective = dice.pick(fitting)
-        if definite and adjective.comparison and not phrase.numeral and dice.chance(0.12):
+        if unique and adjective.comparison and dice.chance(0.12):
             return replace(phrase, adjectives=((adjective, "superlative"),))
         colours = [a for a in fitting if a.english in COLOURS]
         chosen = [(adjective, "positive")]
@@ -183,7 +184,7 @@ class NominalDraw:
             chosen.append((dice.pick(colours), "positive"))
         return replace(phrase, adjectives=tuple(chosen))
 
-    def _first_names(self) -> list:  # type: ignore[type-arg]
+    def _first_names(self) -> list[ProperName]:
         return [name for name in self.lexicon.names if name.kind in ("m", "f")]
 
     def first_name(self) -> Name:

@@ -12,13 +12,6 @@ A_DESPITE_VOWEL = ("university", "uni", "euro", "used", "useful", "one")
 
 BE = {"present": ("am", "is", "are"), "past": ("was", "was", "were")}
 
-CARDINALS = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
-    "sixteen seventeen eighteen nineteen"
-).split()
-TENS = "- - twenty thirty forty fifty sixty seventy eighty ninety".split()
-ORDINALS = "- first second third fourth fifth sixth seventh eighth ninth tenth".split()
-
 
 def article(following: str) -> str:
     """Return ``a`` or ``an`` before the word ``following``."""
@@ -88,14 +81,6 @@ def degree(adjective: str, comparison: Sequence[str], which: str) -> str:
     if adjective.endswith("y") and adjective[-2] not in VOWELS:
         return adjective[:-1] + "i" + suffix
     return _doubled(adjective) + suffix
-
-
-def cardinal(number: int) -> str:
-    """Return a number below one hundred in words, one token: ``forty-seven``."""
-    if number < 20:
-        return CARDINALS[number]
-    tens, ones = divmod(number, 10)
-    return TENS[tens] + (f"-{CARDINALS[ones]}" if ones else "")
 
 
 def _doubled(word: str) -> str:

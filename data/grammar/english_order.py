@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from grammar import english
+from grammar.adjunct import FixedPhrase
 from grammar.clause import Adverbial, Clause, Content, Modal, Object
-from grammar.nominal import FixedPhrase
 from grammar.words import COMMA, Word, within, words
 
 ORDER = ("agent", "manner", "company", "goal", "place", "cause", "duration", "time")

@@ -38,13 +38,6 @@ INSEPARABLE = ("be", "emp", "ent", "er", "ge", "miss", "ver", "zer")
 # Stems that need -e- before -t and -st: a dental, or m or n after another consonant.
 LINKING_E = re.compile(r"[td]$|[^aeiouäöülrmnh][mn]$|ch[mn]$")
 
-CARDINALS = (
-    "null ein zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn fünfzehn "
-    "sechzehn siebzehn achtzehn neunzehn"
-).split()
-TENS = "- - zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig".split()
-ORDINALS = "- erst zweit dritt viert fünft sechst siebt acht neunt zehnt".split()
-
 
 @cache
 def irregular() -> dict[tuple[str, str], tuple[str, ...]]:
@@ -133,14 +126,6 @@ def genitive(lemma: str) -> str:
 def compound(first: str, head: str) -> str:
     """Join the first element (with its linking letter) and the head: *Küchen* + *Tisch*."""
     return first + head[0].lower() + head[1:]
-
-
-def cardinal(number: int) -> str:
-    """Return a number below one hundred as one word: *siebenundvierzig*."""
-    if number < 20:
-        return CARDINALS[number]
-    tens, ones = divmod(number, 10)
-    return (f"{CARDINALS[ones]}und" if ones else "") + TENS[tens]
 
 
 def finite(

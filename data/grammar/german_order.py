@@ -9,18 +9,34 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grammar import german
+from grammar.adjunct import FixedPhrase, PrepositionalPhrase
 from grammar.clause import Clause, Complement, Content, Object, Oblique, Profession
-from grammar.lexicon import Determiner
-from grammar.nominal import FixedPhrase, NounPhrase, Phrase, PrepositionalPhrase, Pronoun
+from grammar.entries import Determiner
+from grammar.nominal import NounPhrase, Phrase, Pronoun
 from grammar.tables import NONE
 from grammar.words import COMMA, Word, within, words
 
 # Places in the middle field. Known things come early, new ones late: a definite object stands
 # before the negation and the adverbs of manner and place, an indefinite one behind them.
 FIELD = (
-    "reflexive subject pronoun dative-pronoun time cause duration frequency dative definite negation "
-    "agent manner company place indefinite last"
-).split()
+    "reflexive",
+    "subject",
+    "pronoun",
+    "dative-pronoun",
+    "time",
+    "cause",
+    "duration",
+    "frequency",
+    "dative",
+    "definite",
+    "negation",
+    "agent",
+    "manner",
+    "company",
+    "place",
+    "indefinite",
+    "last",
+)
 
 KEIN = Determiner("no", "no", "kein", "ein", False)
 REGULAR = (NONE, NONE, NONE)

@@ -1,4 +1,4 @@
-"""Noun phrases, pronouns, names and prepositional phrases: one tree, two languages.
+"""Noun phrases, pronouns and names: one tree, two languages.
 
 Every phrase has ``english(case)`` with case ``subject`` or ``object`` and ``german(case)`` with one
 of the four cases, which gives a ``Phrase``. ``agreement`` is (person, number), per language.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from grammar import english, german
-from grammar.lexicon import Adjective, Compound, Determiner, Fixed, Noun, ProperName
+from grammar.entries import Adjective, Compound, Determiner, Noun, ProperName
+from grammar.numbers import cardinal
 from grammar.words import Word, within, words
 
 if TYPE_CHECKING:
@@ -33,21 +34,6 @@ class Phrase:
     def all(self) -> list[Word]:
         """The constituent in one piece."""
         return self.core + self.tail
-
-
-class Nominal(Protocol):
-    """What can be a subject or an object."""
-
-    pronominal: bool
-    definite: bool
-
-    @property
-    def english_agreement(self) -> tuple[int, str]: ...
-    @property
-    def german_agreement(self) -> tuple[int, str]: ...
-    def english(self, case: str) -> list[Word]: ...
-    def german(self, case: str) -> Phrase: ...
-    def tags(self) -> Iterator[str]: ...
 
 
 @dataclass(frozen=True)
@@ -194,7 +180,7 @@ class NounPhrase:
         """Return the English phrase; the case makes no difference."""
         body: list[Word] = []
         if self.numeral:
-            body += words(english.cardinal(self.numeral), "numeral")
+            body += words(cardinal(self.numeral)[0], "numeral")
         for index, (adjective, degree) in enumerate(self.adjectives):
             body += words(adjective.english_degree(degree), f"adjective{index}")
         if self.first:
@@ -238,7 +224,7 @@ class NounPhrase:
         gender, number = self.noun.gender, self.german_number
         body: list[Word] = []
         if self.numeral:
-            body += words(german.cardinal(self.numeral), "numeral")
+            body += words(cardinal(self.numeral)[1], "numeral")
         for index, (adjective, degree) in enumerate(self.adjectives):
             stem = adjective.german_degree(degree)
             form = german.adjective(stem, declension, case, gender, number)
@@ -279,66 +265,4 @@ class NounPhrase:
             yield from self.relative.tags()
 
 
-@dataclass(frozen=True)
-class PrepositionalPhrase:
-    """A preposition and what it governs: *in the kitchen*, *in der Küche*."""
-
-    preposition: str
-    german_preposition: str
-    case: str
-    nominal: Nominal
-    kind: str = "place"
-
-    def english(self) -> list[Word]:
-        """Return the English phrase; ``-`` is no preposition."""
-        before = words(self.preposition, "preposition") if self.preposition != "-" else []
-        return before + within("object", self.nominal.english("object"))
-
-    def german(self) -> Phrase:
-        """Return the German phrase, contracted (*im*) unless a relative clause follows."""
-        inner = self.nominal.german(self.case)
-        core = within("object", inner.core)
-        tail = within("object", inner.tail)
-        article = isinstance(self.nominal, NounPhrase) and self.nominal.definite
-        short = german.CONTRACTIONS.get((self.german_preposition, core[0].form))
-        if short and article and not tail:
-            return Phrase([Word(short, core[0].links | {"preposition"}), *core[1:]])
-        return Phrase(words(self.german_preposition, "preposition") + core, tail)
-
-    def tags(self) -> Iterator[str]:
-        """Name the case that the preposition governs here."""
-        yield f"preposition-{self.case}"
-        yield from self.nominal.tags()
-
-
-@dataclass(frozen=True)
-class FixedPhrase:
-    """An adverb or other fixed expression from the lexicon."""
-
-    fixed: Fixed
-
-    @property
-    def kind(self) -> str:
-        """Time, frequency, manner, place, goal or sentence."""
-        return self.fixed.kind
-
-    def english(self) -> list[Word]:
-        """Return the English words."""
-        links = {i: [f"{i}-{j}" for k, j in self.fixed.align if k == i] for i, _ in self.fixed.align}
-        forms = self.fixed.english.split()
-        return [Word(form, frozenset(links.get(i, ()))) for i, form in enumerate(forms)]
-
-    def german(self) -> Phrase:
-        """Return the German words."""
-        forms = self.fixed.german.split()
-        pairs = self.fixed.align
-        return Phrase(
-            [
-                Word(form, frozenset(f"{i}-{k}" for i, k in pairs if k == j))
-                for j, form in enumerate(forms)
-            ]
-        )
-
-    def tags(self) -> Iterator[str]:
-        """Adverbs are named by the clause, which knows where they stand."""
-        return iter(())
+Nominal = Pronoun | Name | Pair | NounPhrase

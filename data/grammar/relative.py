@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from grammar import english_order, german, german_order
+from grammar.adjunct import PrepositionalPhrase
 from grammar.clause import Clause
-from grammar.nominal import PrepositionalPhrase
 from grammar.words import COMMA, Word, within, words
 
 

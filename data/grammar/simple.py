@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from grammar import english, english_order, german, german_order
-from grammar.clause import Clause, Comparison, Object, Oblique, Profession
+from grammar import english, english_order, german_order
+from grammar.adjunct import FixedPhrase, PrepositionalPhrase
+from grammar.clause import Clause, Comparison, Oblique, Profession
 from grammar.dice import Unfit
 from grammar.draw_clause import ClauseDraw, Wish, is_person
 from grammar.draw_nominal import PERSON
-from grammar.lexicon import Adjective, Fixed, Noun, Verb
-from grammar.nominal import PRONOUNS, FixedPhrase, Name, Nominal, NounPhrase, PrepositionalPhrase
+from grammar.entries import Adjective, Fixed, Noun, Verb
+from grammar.nominal import PRONOUNS, Nominal, NounPhrase
+from grammar.numbers import cardinal
 from grammar.words import Sentence, finish, within, words
 
 # Adjectives for what passes: with them one can say when.
-MOODS = frozenset("sad happy angry tired sick hungry thirsty nervous careful".split())
+MOODS = frozenset(
+    {"sad", "happy", "angry", "tired", "sick", "hungry", "thirsty", "nervous", "careful"}
+)
+BUILDINGS = frozenset({"museum", "theatre", "church", "castle", "park", "school", "factory"})
 
 
 def sentence(clause: Clause, mark: str = ".") -> Sentence:
@@ -30,7 +35,7 @@ def statement(draw: ClauseDraw) -> Sentence:
 
 def passive(draw: ClauseDraw) -> Sentence:
     """Draw *The house was built by the man*."""
-    verb = draw.verb(lambda v: "passive" in v.flags)
+    verb = draw.verb(_has_passive)
     slot = verb.slot("acc")
     assert slot
     subject = draw.nominals.phrase(slot.classes, "object")
@@ -46,11 +51,19 @@ def passive(draw: ClauseDraw) -> Sentence:
 
 def fond(draw: ClauseDraw) -> Sentence:
     """Draw *likes to read books*, *liest gern Bücher*."""
-    verb = draw.verb(lambda v: v.flags & {"lasting", "command"} and v.slot("dat") is None)
+    verb = draw.verb(_can_be_liked)
     subject = draw.nominals.subject(verb.subject, "definite")
     wish = Wish(("present",), subject, 0, 0.3, front=False, objects="bare", frequency=False)
     clause = draw.clause(wish, verb)
     return sentence(replace(clause, fond=True))
+
+
+def _has_passive(verb: Verb) -> bool:
+    return "passive" in verb.flags
+
+
+def _can_be_liked(verb: Verb) -> bool:
+    return not verb.flags.isdisjoint({"lasting", "command"}) and verb.slot("dat") is None
 
 
 def be(draw: ClauseDraw) -> Verb:
@@ -81,7 +94,9 @@ def predicate(draw: ClauseDraw) -> Sentence:
     return sentence(draw.with_adverbials(clause, Wish(adverbials=0.7)) if passing else clause)
 
 
-def predicate_clause(draw: ClauseDraw, tenses: tuple[str, ...] = ("present", "past", "future")) -> Clause:
+def predicate_clause(
+    draw: ClauseDraw, tenses: tuple[str, ...] = ("present", "past", "future")
+) -> Clause:
     """Draw a clause with an adjective as its predicate."""
     dice, nominals = draw.dice, draw.nominals
     noun = describable(draw)
@@ -163,17 +178,19 @@ def age(draw: ClauseDraw) -> Sentence:
     subject = draw.nominals.phrase(classes, "definite")
     old = subject.noun.belongs(frozenset({"building", "vehicle"}))
     years = draw.nominals.number() if old else draw.dice.between(2, 17)
-    source, target = f"{english.cardinal(years)} years old", f"{german.cardinal(years)} Jahre alt"
-    phrase = FixedPhrase(Fixed(source, target, ((0, 0), (1, 1), (2, 2)), "number"))
+    source, target = cardinal(years)
+    align = ((0, 0), (1, 1), (2, 2))
+    phrase = FixedPhrase(Fixed(f"{source} years old", f"{target} Jahre alt", align, "number"))
     tense = draw.dice.weighted({"present": 7, "past": 3})
-    return sentence(Clause(be(draw), subject, tense, (Oblique("predicate", phrase),))).tagged("number")
+    return sentence(Clause(be(draw), subject, tense, (Oblique("predicate", phrase),))).tagged(
+        "number"
+    )
 
 
 def existential(draw: ClauseDraw) -> Sentence:
     """Draw *There are three museums in the city*, *Es gibt drei Museen in der Stadt*."""
     towns = frozenset({"town"})
-    things = frozenset("museum theatre church castle park school factory bridge station".split())
-    phrase = draw.nominals.phrase(things, "object", plain=True)
+    phrase = draw.nominals.phrase(BUILDINGS, "object", plain=True)
     if phrase.definite or (phrase.determiner and phrase.determiner.english == "all"):
         raise Unfit
     where = draw.adverbials.at(draw.nominals.phrase(towns, "definite", "sg"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 COMMA = ","
@@ -54,15 +55,21 @@ class Sentence:
         """German tokens, separated by spaces."""
         return " ".join(w.form for w in self.german)
 
-    @property
+    @cached_property
     def alignment(self) -> list[tuple[int, int]]:
         """Pairs (English index, German index), 0-based, sorted."""
-        pairs = []
-        for i, source in enumerate(self.english):
-            for j, target in enumerate(self.german):
-                if not source.links.isdisjoint(target.links):
-                    pairs.append((i, j))
-        return pairs
+        where: dict[str, list[int]] = {}
+        for j, target in enumerate(self.german):
+            for link in target.links:
+                where.setdefault(link, []).append(j)
+        return sorted(
+            {
+                (i, j)
+                for i, source in enumerate(self.english)
+                for link in source.links
+                for j in where.get(link, ())
+            }
+        )
 
     @property
     def pharaoh(self) -> str:

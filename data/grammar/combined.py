@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from grammar import english_order, german_order
+from grammar.adjunct import PrepositionalPhrase
 from grammar.asking import question_word
-from grammar.clause import Clause, Comparison, Content, Object, Oblique
+from grammar.clause import Clause, Comparison, Complement, Content, Object, Oblique
 from grammar.dice import Unfit
-from grammar.draw_clause import ClauseDraw, Wish, related
-from grammar.lexicon import Verb
-from grammar.nominal import PRONOUNS, NounPhrase, PrepositionalPhrase, Pronoun
+from grammar.draw_clause import ClauseDraw, Wish, can_be_asked_for, related
+from grammar.entries import Verb
+from grammar.nominal import PRONOUNS, NounPhrase, Pronoun
 from grammar.simple import be, predicable, rain, sentence, unadorned
 from grammar.words import COMMA, Sentence, Word, finish, within, words
 
@@ -51,9 +52,10 @@ def with_relative(
     if last and last.role != clause.gap and _is_last(clause) and draw.dice.chance(at_end):
         phrase = last.phrase
         if isinstance(phrase, PrepositionalPhrase) and isinstance(phrase.nominal, NounPhrase):
-            changed = replace(last, phrase=replace(phrase, nominal=longer(phrase.nominal)))
+            longer_phrase = replace(phrase, nominal=longer(phrase.nominal))
+            changed: Complement = Oblique(last.role, longer_phrase)
         elif isinstance(phrase, NounPhrase):
-            changed = replace(last, phrase=longer(phrase))
+            changed = Object(last.role, longer(phrase))
         else:
             raise Unfit
         return replace(clause, complements=(*clause.complements[:-1], changed))
@@ -148,14 +150,13 @@ def content(draw: ClauseDraw) -> Sentence:
 
 def content_clause(draw: ClauseDraw, kind: str) -> Clause:
     """Draw a clause with a dependent clause of that kind as its object."""
-    found = [v for v in draw.lexicon.verbs if (slot := v.slot("clause")) and kind in slot.classes]
-    verb = draw.dice.pick(found)
+    verb = draw.verb_saying(kind)
     ahead = verb.english in ("promise", "hope") and kind == "that"
     outer = ("present", "perfect") if ahead else ("present", "past", "perfect")
     main = draw.clause(Wish(outer, None, 0.12, 0), verb)
     if kind == "to":
         wish = Wish(("present",), main.subject, 0, 0.3, front=False, frequency=False)
-        inner = draw.clause(wish, draw.verb(lambda v: "command" in v.flags))
+        inner = draw.clause(wish, draw.verb(can_be_asked_for))
         return replace(main, content=Content("to", inner))
     tenses = {"past": ("past",), "perfect": ("past", "perfect")}.get(main.tense, FINITE)
     wish = Wish(("future",) if ahead else tenses, None, 0.1, 0.4, front=False)
@@ -167,12 +168,14 @@ def content_clause(draw: ClauseDraw, kind: str) -> Clause:
 
 def purpose(draw: ClauseDraw) -> Sentence:
     """Draw *went to the shop in order to buy bread*, *um Brot zu kaufen*."""
-    verb = draw.verb(lambda v: "command" in v.flags)
+    verb = draw.verb(can_be_asked_for)
     subject = draw.nominals.subject(frozenset({"person"}), "definite")
     tenses = ("present", "past", "perfect", "future", "modal")
     main = draw.clause(Wish(tenses, subject, 0, 0.2), verb)
     wish = Wish(("present",), subject, 0, 0)
-    inner = draw.clause(wish, draw.verb(lambda v: "command" in v.flags and v is not verb))
+    inner = draw.clause(wish, draw.verb(can_be_asked_for))
+    if inner.verb is verb:
+        raise Unfit
     source = within("main", english_order.statement(main)) + words("in order", "um")
     source += within("purpose", english_order.infinitive(inner))
     target = [*within("main", german_order.main(main)), Word(COMMA), *words("um", "um")]
@@ -237,7 +240,7 @@ def it(phrase: NounPhrase) -> Pronoun:
 
 def _about_thing(draw: ClauseDraw, things: frozenset[str]) -> tuple[Clause, NounPhrase]:
     """Draw a clause of somebody and one countable thing, so that *it* has one meaning."""
-    verb = draw.verb(lambda v: bool({"person", "adult"} & v.subject) and _acts_on_one(v))
+    verb = draw.verb(_acts_on_one)
     tenses = ("present", "past", "perfect", "future")
     clause = draw.clause(Wish(tenses, None, 0.05, 0, subjects="object"), verb)
     part = clause.complement("acc")
@@ -252,8 +255,10 @@ def _about_thing(draw: ClauseDraw, things: frozenset[str]) -> tuple[Clause, Noun
 
 
 def _acts_on_one(verb: Verb) -> bool:
-    """Tell whether the verb is an action that has an object in the accusative only."""
-    return [slot.role for slot in verb.slots] == ["acc"] and "state" not in verb.flags
+    """Tell whether the verb is an action of somebody on one object in the accusative."""
+    somebody = not verb.subject.isdisjoint({"person", "adult"})
+    alone = [slot.role for slot in verb.slots] == ["acc"]
+    return somebody and alone and "state" not in verb.flags
 
 
 def _shared_subject(
@@ -261,12 +266,9 @@ def _shared_subject(
 ) -> Sentence:
     """Draw *bought the lamp and turned it on*: two verbs, one subject."""
     main = replace(main, front=None, negated=False)
-    verb = draw.verb(
-        lambda v: _acts_on_one(v)
-        and bool({"person"} & v.subject)
-        and phrase.noun.belongs(v.slots[0].classes)
-        and v is not main.verb
-    )
+    verb = draw.verb_taking(phrase.noun, "acc")
+    if verb is main.verb or "person" not in verb.subject or not _acts_on_one(verb):
+        raise Unfit
     wish = Wish((main.tense,), main.subject, 0, 0)
     second = draw.clause(wish, verb)
     second = replace(second, complements=(Object("acc", pronoun),), gap="subject")
