@@ -225,7 +225,7 @@ def anaphora(draw: ClauseDraw) -> Sentence:
     adjectives = predicable(draw, phrase.noun)
     if not adjectives:
         raise Unfit
-    adjective = draw.dice.pick(adjectives)
+    adjective = draw.dice.rarest(adjectives)
     tense = "present" if main.tense in ("present", "future") else "past"
     main = replace(main, complements=(Object("acc", unadorned(phrase)),))
     parts = (Oblique("predicate", Comparison(adjective)),)

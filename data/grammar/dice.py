@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Hashable)
+FEW = 4
 
 
 class Unfit(Exception):
@@ -18,6 +20,7 @@ class Dice:
 
     def __init__(self, seed: str) -> None:
         self._rng = random.Random(seed)
+        self._used: Counter[object] = Counter()
 
     def chance(self, probability: float) -> bool:
         """Return True with that probability."""
@@ -26,6 +29,13 @@ class Dice:
     def pick(self, options: Sequence[T]) -> T:
         """Return one of the options, all equally likely."""
         return options[int(self._rng.random() * len(options))]
+
+    def rarest(self, options: Sequence[T]) -> T:
+        """Return the option that was used the least among a few drawn: no word stays rare."""
+        drawn = [self.pick(options) for _ in range(FEW)]
+        chosen = min(drawn, key=lambda option: self._used[option])
+        self._used[chosen] += 1
+        return chosen
 
     def weighted(self, weights: Mapping[T, float]) -> T:
         """Return a key with a probability in proportion to its weight."""

@@ -70,7 +70,7 @@ class ClauseDraw:
     def _pick(self, found: Sequence[Verb]) -> Verb:
         if not found:
             raise Unfit
-        return self.dice.pick(found)
+        return self.dice.rarest(found)
 
     def _all_fitting(self, fits: Callable[[Verb], bool]) -> list[Verb]:
         return [verb for verb in self.plain if fits(verb)]
@@ -93,7 +93,7 @@ class ClauseDraw:
 
     def clause(self, wish: Wish, verb: Verb | None = None) -> Clause:
         """Draw a clause."""
-        verb = verb or self.dice.pick(self.plain)
+        verb = verb or self.dice.rarest(self.plain)
         negated = self.dice.chance(wish.negation)
         subject = wish.subject or self.nominals.subject(
             verb.subject, "definite" if negated else wish.subjects

@@ -76,7 +76,7 @@ class NominalDraw:
     ) -> NounPhrase:
         """Draw a noun phrase; ``kind`` is a key of ALLOWED, ``plain`` is without genitives."""
         dice = self.dice
-        noun = noun or dice.pick(self.nouns(classes))
+        noun = noun or dice.rarest(self.nouns(classes))
         if not number:
             plural = 1.0 if kind == "bare" else 0.3
             number = "pl" if not noun.number and dice.chance(plural) else "sg"
@@ -94,7 +94,7 @@ class NominalDraw:
         unseen = self.held_out == "compound"
         firsts = self.firsts(noun, unseen)
         wanted = unseen or self.dice.chance(0.25)
-        return self.dice.pick(firsts) if firsts and wanted else None
+        return self.dice.rarest(firsts) if firsts and wanted else None
 
     def _owned(self, phrase: NounPhrase) -> NounPhrase | None:
         dice, noun = self.dice, phrase.noun
@@ -175,7 +175,7 @@ class NominalDraw:
             return replace(phrase, adjectives=((ordinal, "positive"),))
         if not fitting or not dice.chance(0.36):
             return phrase
-        adjective = dice.pick(fitting)
+        adjective = dice.rarest(fitting)
         if unique and adjective.comparison and dice.chance(0.12):
             return replace(phrase, adjectives=((adjective, "superlative"),))
         colours = [a for a in fitting if a.english in COLOURS]

@@ -60,7 +60,7 @@ def question_with_clause(draw: ClauseDraw) -> Sentence:
     source, target = combined.subordinated(conjunction, inner)
     source = within("main", english_order.question(main)) + source
     target = [*within("main", german_order.main(main, [])), Word(COMMA), *target]
-    return finish(source, target, "?").tagged(*main.tags(), *inner.tags())
+    return finish(source, target, "?").tagged(conjunction[1], *main.tags(), *inner.tags())
 
 
 def unseen_compound(draw: ClauseDraw) -> Sentence:

@@ -74,7 +74,7 @@ def be(draw: ClauseDraw) -> Verb:
 def describable(draw: ClauseDraw, classes: frozenset[str] | None = None) -> Noun:
     """Draw a noun with adjectives whose English word has only one translation."""
     nouns = draw.lexicon.nouns if classes is None else draw.nominals.nouns(classes)
-    noun = draw.dice.pick(nouns)
+    noun = draw.dice.rarest(nouns)
     if noun.ambiguous or not predicable(draw, noun):
         raise Unfit
     return noun
@@ -102,7 +102,7 @@ def predicate_clause(
     noun = describable(draw)
     negated = dice.chance(0.12)
     kind = "definite" if negated else "any"
-    adjective = dice.pick(predicable(draw, noun))
+    adjective = dice.rarest(predicable(draw, noun))
     subject: Nominal = unadorned(nominals.phrase(frozenset(), kind, noun=noun))
     if "person" in adjective.classes and dice.chance(0.4):
         subject = nominals.subject(PERSON, kind)
@@ -138,7 +138,7 @@ def profession(draw: ClauseDraw) -> Sentence:
     dice, nominals = draw.dice, draw.nominals
     subject, female = _known_person(draw)
     jobs = [n for n in draw.lexicon.nouns if n.feminine != "-"]
-    job = dice.pick(jobs)
+    job = dice.rarest(jobs)
     if female:
         job = replace(job, german=job.feminine, gender="f", weak=False)
     adjectives: tuple[tuple[Adjective, str], ...] = ()
