@@ -1,4 +1,4 @@
-"""``python -m onmt_evsoftmax.vae {cvae,ssvae,vqvae,table,figures}``: the paper's VAE experiments."""
+"""``python -m onmt_evsoftmax.vae {cvae,ssvae,vqvae,table,figures}``: the VAE experiments."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _add_experiment(commands: argparse._SubParsersAction, name: str, help_line: 
         f"torchrun --nproc_per_node=2 -m onmt_evsoftmax.vae {name}",
     )
     parser.add_argument("-o", "--output", default=f"runs/vae/{name}", metavar="FOLDER")
-    parser.add_argument("--config", metavar="YAML", help="default: as recipes/vae/%s.yaml" % name)
+    parser.add_argument("--config", metavar="YAML", help=f"default: as recipes/vae/{name}.yaml")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key"
     )

@@ -38,7 +38,8 @@ class DigitClassifier(nn.Module):
 def train_classifier(run: Run, data: DataSet, epochs: int) -> tuple[DigitClassifier, float]:
     """The trained classifier, in evaluation mode, and its accuracy on the test images."""
     run.seed_stage("classifier")
-    model = DigitClassifier(*data.train.pixels.shape[1:], len(data.classes)).to(run.device)
+    channels, height, width = data.train.pixels.shape[1:]
+    model = DigitClassifier(channels, height, width, len(data.classes)).to(run.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     images, labels = data.train.unit(), data.train.labels
     test = data.test.unit()

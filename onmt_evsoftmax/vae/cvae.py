@@ -44,12 +44,12 @@ class Configuration:
     normalizers: list[str] = field(
         default_factory=lambda: ["softmax", "sparsemax", "entmax15", "evsoftmax"]
     )
-    seeds: list[int] = field(default_factory=lambda: [1, 2, 3])
+    seeds: list[int] = field(default_factory=lambda: [1, 2])
     shared_seed: int = 0
-    classifier_epochs: int = 15
-    epochs: int = 150
+    classifier_epochs: int = 10
+    epochs: int = 40
     batch_size: int = 16
-    learning_rate: float = 4e-3
+    learning_rate: float = 1e-2
     temperature: float = 0.67
     kl_weight: float = 1 / 16
     eps: float = 1e-6
@@ -57,7 +57,7 @@ class Configuration:
     posterior_hidden: int = 256
     prior_hidden: int = 30
     decoder_hidden: int = 256
-    evaluations: int = 40
+    evaluations: int = 30
 
     def __post_init__(self) -> None:
         check_names(self.normalizers)
@@ -71,20 +71,22 @@ class CVAE(nn.Module):
         super().__init__()
         c = configuration
         queries = len(QUERIES)
+        self.classes = c.latent_classes
         self.posterior = _perceptron(pixels + queries, c.posterior_hidden, c.latent_classes)
         self.prior = _perceptron(queries, c.prior_hidden, c.latent_classes)
         self.decoder = _perceptron(c.latent_classes, c.decoder_hidden, pixels)
 
     def images(self) -> Tensor:
         """The mean image of each latent class (K, pixels)."""
-        classes = self.decoder[0].in_features
-        return torch.sigmoid(self.decoder(torch.eye(classes, device=_device(self))))
+        codes = torch.eye(self.classes).to(next(self.parameters()))
+        return torch.sigmoid(self.decoder(codes))
 
     def prior_of(self, method: str) -> tuple[Tensor, Tensor]:
-        """p(z | y) (2, K) and its support for each query; ``posthoc`` sparsifies a softmax prior."""
-        queries = torch.eye(len(QUERIES), device=_device(self))
+        """p(z | y) (2, K) of each query, and its support; ``posthoc`` sparsifies softmax's."""
+        queries = torch.eye(len(QUERIES)).to(next(self.parameters()))
         if method == "posthoc":
             last = self.prior[-1]
+            assert isinstance(last, nn.Linear)
             features = self.prior[:-1](queries)
             return posthoc_evidential(features, last.weight, last.bias, return_support=True)
         return latent.exact(method, self.prior(queries))
@@ -92,10 +94,6 @@ class CVAE(nn.Module):
 
 def _perceptron(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
-
-
-def _device(module: nn.Module) -> torch.device:
-    return next(module.parameters()).device
 
 
 def methods_of(normalizer: str) -> list[str]:

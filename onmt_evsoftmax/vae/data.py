@@ -141,8 +141,8 @@ def read_idx(path: str | Path, dimensions: int) -> Tensor:
     header = 4 + 4 * dimensions
     if content[:4] != bytes([0, 0, 8, dimensions]):
         raise UserError(
-            f"{path} is not the idx file expected: it begins with {content[:4].hex() or 'nothing'}, "
-            f"not with {bytes([0, 0, 8, dimensions]).hex()}"
+            f"{path} is not the idx file expected: it begins with {content[:4].hex() or 'nothing'}"
+            f", not with {bytes([0, 0, 8, dimensions]).hex()}"
         )
     if len(content) < header:
         raise UserError(f"{path} is truncated in its header; fetch it again")
@@ -178,7 +178,9 @@ class _Tree:
             except (OSError, zipfile.BadZipFile) as error:
                 raise UserError(f"{zips[0]} is not a whole zip file ({error})") from error
             listed = self.archive.namelist()
-            self.prefix = next((n[: -len("wnids.txt")] for n in listed if n.endswith("wnids.txt")), "")
+            self.prefix = next(
+                (n[: -len("wnids.txt")] for n in listed if n.endswith("wnids.txt")), ""
+            )
             self.names = {n.removeprefix(self.prefix) for n in listed if not n.endswith("/")}
         else:
             raise UserError(

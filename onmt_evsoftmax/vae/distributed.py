@@ -58,7 +58,7 @@ def share(batch: Tensor) -> Tensor:
 
 
 def average_gradients(module: nn.Module, batch: Tensor) -> None:
-    """Replace each gradient by its mean over the processes, weighted by their shares of ``batch``."""
+    """Replace each gradient by its mean over the processes, weighted by their shares."""
     if size() == 1:
         return
     weight = len(share(batch)) * size() / len(batch) if len(batch) >= size() else 1.0

@@ -50,7 +50,7 @@ SOURCES = {
 
 
 def fetch(remote: Remote, target: Path) -> Path:
-    """Download to ``target`` unless it is there; an interrupted download continues at the next call.
+    """Download to ``target`` unless it is there; an interrupted download goes on at the next call.
 
     What has arrived is kept in ``target`` + ``.part``; only a complete file of the right checksum
     gets its name.

@@ -28,7 +28,9 @@ def draw(results: Results, folder: Path, kind: str = "png") -> list[Path]:
 
     matplotlib.use("Agg")
     drawings = DRAWINGS[results[0]["experiment"]]
-    return [_save(drawing(results), folder / f"{name}.{kind}") for name, drawing in drawings.items()]
+    return [
+        _save(drawing(results), folder / f"{name}.{kind}") for name, drawing in drawings.items()
+    ]
 
 
 def _save(figure: Any, path: Path) -> Path:
@@ -58,7 +60,7 @@ def _colour(method: str) -> str:
 
 
 def digits_and_priors(results: Results) -> Any:
-    """Figure 2: for each method the decoded latent classes under bars of p(z | even), p(z | odd)."""
+    """Figure 2: the decoded latent classes of each method under bars of p(z | even), p(z | odd)."""
     from matplotlib import pyplot
 
     methods = _by_method(results)
@@ -119,6 +121,78 @@ def distance_curves(results: Results) -> Any:
     return figure
 
 
+# --- semi-supervised VAE --------------------------------------------------------------------------
+
+
+def accuracy_curves(results: Results) -> Any:
+    """Test accuracy and decoder calls per unlabelled image over epochs, mean over seeds."""
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.2))
+    colours = pyplot.rcParams["axes.prop_cycle"].by_key()["color"]
+    methods = {m: c for m, c in _by_method(results).items() if c[0]["history"]}
+    for number, (method, contents) in enumerate(methods.items()):
+        colour, dashes = STYLES.get(method, (colours[number % 10], (0, (1, 1))))
+        style = {"color": colour, "linestyle": dashes, "label": TITLES.get(method, method)}
+        for axes, metric in ((left, "accuracy"), (right, "calls")):
+            entries = [[e for e in c["history"] if metric in e] for c in contents]
+            epochs = [entry["epoch"] for entry in entries[0]]
+            values = zip(*([e[metric] for e in part] for part in entries), strict=True)
+            axes.plot(epochs, [_mean_error(v)[0] for v in values], linewidth=1.5, **style)
+    left.set_ylabel("test accuracy %")
+    right.set_ylabel("decoder calls per image")
+    right.set_yscale("log")
+    right.set_yticks([1, 2, 5, 10], ["1", "2", "5", "10"])
+    right.minorticks_off()
+    for axes in (left, right):
+        axes.set_xlabel("epoch after pretraining")
+        axes.grid(alpha=0.25)
+    right.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    figure.tight_layout()
+    return figure
+
+
+# --- VQ-VAE ---------------------------------------------------------------------------------------
+
+
+def sampled_images(results: Results) -> Any:
+    """Figure 5: images sampled for a few classes, a row per method, five per class."""
+    from matplotlib import pyplot
+
+    methods = _by_method(results)
+    names = next(iter(methods.values()))[0]["classes"]
+    figure, grid = pyplot.subplots(
+        len(methods), len(names), figsize=(2.6 * len(names), 0.75 * len(methods)), squeeze=False
+    )
+    for row, (method, contents) in zip(grid, methods.items(), strict=True):
+        for axes, name, images in zip(row, names, contents[0]["samples"], strict=True):
+            strip = numpy_row([_picture(image) for image in images])
+            axes.imshow(strip, cmap="gray_r", vmin=0, vmax=255, aspect="equal")
+            axes.set_xticks([])
+            axes.set_yticks([])
+            for side in axes.spines.values():
+                side.set_visible(False)
+            if row is grid[0]:
+                axes.set_title(name, fontsize=9)
+        label = TITLES.get(method, method)
+        row[0].set_ylabel(label, fontsize=9, rotation=0, ha="right", va="center")
+    figure.tight_layout(pad=0.3)
+    return figure
+
+
+def numpy_row(pictures: list[Any]) -> Any:
+    """Pictures side by side with a white gap of a pixel."""
+    import numpy
+
+    empty = 255 if pictures[0].ndim == 3 else 0
+    gap = numpy.full((pictures[0].shape[0], 1, *pictures[0].shape[2:]), empty, numpy.uint8)
+    parts = [part for picture in pictures for part in (picture, gap)][:-1]
+    return numpy.concatenate(parts, axis=1)
+
+
+# --- shared ---------------------------------------------------------------------------------------
+
+
 def _mean_error(values: tuple[float, ...]) -> tuple[float, float]:
     mean = sum(values) / len(values)
     if len(values) == 1:
@@ -137,4 +211,6 @@ def _picture(image: Any) -> Any:
 
 DRAWINGS: dict[str, dict[str, Callable[[Results], Any]]] = {
     "cvae": {"figure2": digits_and_priors, "figure3": distance_curves},
+    "ssvae": {"accuracy": accuracy_curves},
+    "vqvae": {"figure5": sampled_images},
 }

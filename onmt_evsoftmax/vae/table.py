@@ -83,7 +83,10 @@ class Table:
         lines = self._cells()
         widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
         aligned = [
-            "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True)))
+            "  ".join(
+                c.ljust(w) if i == 0 else c.rjust(w)
+                for i, (c, w) in enumerate(zip(line, widths, strict=True))
+            )
             for line in lines
         ]
         return "\n".join([*aligned, self.signature])
