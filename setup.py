@@ -40,6 +40,12 @@ INSTALL = [
 ]
 
 EXTRAS = {
+    "vae": [
+        "pillow>=10",  # tiny-ImageNet's JPEG files
+        "pyyaml>=6",  # the experiments' configurations
+        "scikit-learn>=1.5",  # its embedded digits: data that need no download
+        "tensorboard>=2.16",  # curves of training runs
+    ],
     "dev": [
         "filelock>=3",  # tests on both cores share trained models
         "hypothesis>=6.100",  # property tests of the mathematics
