@@ -1,5 +1,5 @@
-# What the recipes' prepare.sh and run.sh share. A script sets USAGE, OUTPUT (its default) and what
-# else it needs, then sources this file and calls `options "$@"`.
+# What the recipes' prepare.sh and run.sh share. A script sets ABOUT (for --help), OUTPUT and other
+# defaults of its own, sources this file and calls `options "$@"`.
 #
 # A step is skipped when its outputs exist. Outputs appear under their names only when complete:
 # `python -m onmt_evsoftmax.corpora` does that itself, `renamed` does it for other programs. So an
@@ -43,11 +43,41 @@ need() {
     done
 }
 
+usage() {
+    cat <<TEXT
+usage: recipes/$PROGRAM [options]
+
+$ABOUT
+
+  -o, --output DIR       where everything goes (default: $OUTPUT)
+  --data-dir DIR         use the archives in this folder instead of downloading them
+  --sources FILE         other addresses and checksums, for a mirror (default: sources.tsv)
+  --subwords KIND        bpe, or sentencepiece (default: $SUBWORDS)
+  --subwords-from DIR    subwords and vocabulary of another recipe's output, for fine-tuning its model
+  --jobs N               processes that prepare text (default: $JOBS)
+  --dry-run              say what would be done, and do nothing
+TEXT
+    [[ $0 != *run.sh ]] || cat <<TEXT
+  --normalizer NAME      what turns attention scores into probabilities; repeat it to compare
+                         several (default: $NORMALIZERS)
+  --seed N               of initialisation, order and dropout (default: $SEED)
+  --pretrained FILE.pt   start from this checkpoint, with what finetune.yaml changes
+  --gpus N               train on so many GPUs of this machine (default: $GPUS, the CPU)
+TEXT
+    cat <<TEXT
+
+Interrupt it at any time; the same command goes on where it stopped.
+
+example:
+  \$ recipes/$PROGRAM $EXAMPLE
+TEXT
+}
+
 options() {
     local chosen=()
     while (($#)); do
         case $1 in
-            --help | -h) printf '%s\n' "$USAGE"; exit 0 ;;
+            --help | -h) usage; exit 0 ;;
             --dry-run) DRY_RUN=yes; shift; continue ;;
             --*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}"; continue ;;
         esac
@@ -121,43 +151,71 @@ die_with() {
 
 corpora() { "$PYTHON" -m onmt_evsoftmax.corpora "$@"; }
 
-# fetch_then OUTPUT... -- NAME...: check (or download) the archives unless the text made from them
-# exists already.
+# fetch NAME...: download these files of sources.tsv, or find them in --data-dir; check them.
 fetch() {
     local local_copy=()
     [[ -z $DATA_DIR ]] || local_copy=(--data-dir "$DATA_DIR")
     corpora fetch --sources "$SOURCES" -o "$OUTPUT/downloads" "${local_copy[@]}" "$@"
 }
 
+# text NAME ARCHIVE... -- EXTRACTION...: text/NAME.{en,de} out of archives that are fetched first.
+text() { extracted "$OUTPUT/text" "$@"; }
+# raw NAME ...: the same into raw/, for text that is still to be cleaned or split.
+raw() { extracted "$OUTPUT/raw" "$@"; }
+
+extracted() {
+    local folder=$1 name=$2 archives=()
+    shift 2
+    while [[ $1 != -- ]]; do archives+=("$1"); shift; done
+    shift
+    step "extract $name from ${archives[*]}" "$folder/$name.en" "$folder/$name.de" -- \
+        fetch_and_extract "${archives[@]}" -- -o "$folder/$name.en" "$folder/$name.de" "$@"
+}
+
+fetch_and_extract() {
+    local archives=()
+    while [[ $1 != -- ]]; do archives+=("$1"); shift; done
+    shift
+    fetch "${archives[@]}"
+    corpora extract "$@"
+}
+
 # encode_text SIZE TRAIN_SETS HELD_OUT_SETS: text/NAME.{en,de} → data/NAME.{en,de} in subwords that
 # are learnt on the training sets only, and data/vocab.shared.
 encode_text() {
-    local size=$1 train=$2 sets="$2 $3" text=$OUTPUT/text data=$OUTPUT/data name lang learn_on=()
-    local model=bpe.codes
-    [[ $SUBWORDS == bpe ]] || model=spm.model
+    local size=$1 train=$2 sets="$2 $3" data=$OUTPUT/data text=$OUTPUT/text model=spm.model lang file
+    local from to
     if [[ $SUBWORDS == bpe ]]; then
-        text=$OUTPUT/tokenised
-        for name in $sets; do for lang in en de; do
-            step "tokenise $name.$lang" "$text/$name.$lang" -- corpora tokenise --lang $lang \
-                --jobs "$JOBS" "$OUTPUT/text/$name.$lang" -o "$text/$name.$lang"
-        done; done
+        model=bpe.codes text=$OUTPUT/tokenised
+        for lang in en de; do
+            mapfile -t from < <(files "$OUTPUT/text" "$sets" $lang)
+            mapfile -t to < <(files "$text" "$sets" $lang)
+            step "tokenise ($lang)" "${to[@]}" -- \
+                corpora tokenise --lang $lang --jobs "$JOBS" -o "$text" "${from[@]}"
+        done
     fi
-    for name in $train; do learn_on+=("$text/$name.en" "$text/$name.de"); done
     if [[ $SUBWORDS_FROM ]]; then
-        [[ -f $SUBWORDS_FROM/data/$model && -f $SUBWORDS_FROM/data/vocab.shared ]] ||
-            die "$SUBWORDS_FROM has no data/$model and data/vocab.shared; prepare that recipe first"
-        step "subwords of $SUBWORDS_FROM" "$data/$model" -- \
-            renamed "$data/$model" cp "$SUBWORDS_FROM/data/$model" @
-        step "vocabulary of $SUBWORDS_FROM" "$data/vocab.shared" -- \
-            renamed "$data/vocab.shared" cp "$SUBWORDS_FROM/data/vocab.shared" @
+        for file in "$model" vocab.shared; do
+            [[ -f $SUBWORDS_FROM/data/$file ]] ||
+                die "$SUBWORDS_FROM has no data/$file; prepare that recipe first, with the same --subwords"
+            step "$file of $SUBWORDS_FROM" "$data/$file" -- \
+                renamed "$data/$file" cp "$SUBWORDS_FROM/data/$file" @
+        done
     fi
-    step "learn $size joint subwords ($SUBWORDS) on: $train" "$data/$model" -- corpora learn \
-        --kind "$SUBWORDS" --size "$size" -o "$data/$model" "${learn_on[@]}"
-    for name in $sets; do for lang in en de; do
-        step "encode $name.$lang" "$data/$name.$lang" -- corpora encode --jobs "$JOBS" \
-            --model "$data/$model" "$text/$name.$lang" -o "$data/$name.$lang"
-    done; done
+    mapfile -t from < <(files "$text" "$train" en de)
+    step "learn $size joint subwords ($SUBWORDS) on $train" "$data/$model" -- \
+        corpora learn --kind "$SUBWORDS" --size "$size" -o "$data/$model" "${from[@]}"
+    mapfile -t from < <(files "$text" "$sets" en de)
+    mapfile -t to < <(files "$data" "$sets" en de)
+    step "encode" "${to[@]}" -- \
+        corpora encode --jobs "$JOBS" --model "$data/$model" -o "$data" "${from[@]}"
     vocabulary
+}
+
+# files FOLDER NAMES LANGUAGE...: FOLDER/NAME.LANGUAGE of each, one a line.
+files() {
+    local folder=$1 name language
+    for name in $2; do for language in "${@:3}"; do printf '%s\n' "$folder/$name.$language"; done; done
 }
 
 # vocabulary: data/vocab.shared of the training text that train.yaml names.
@@ -165,6 +223,15 @@ vocabulary() {
     step "vocabulary" "$OUTPUT/data/vocab.shared" -- \
         renamed "$OUTPUT/data/vocab.shared" in_output onmt_build_vocab -config "$HERE/train.yaml" \
         -n_sample -1 -num_threads 1 -src_vocab @ -save_data "$OUTPUT/data/vocab"
+}
+
+# prepare: the recipe's prepare.sh with the options of this run.sh.
+prepare() {
+    local options=(-o "$OUTPUT" --sources "$SOURCES" --subwords "$SUBWORDS" --jobs "$JOBS")
+    [[ -z $DATA_DIR ]] || options+=(--data-dir "$DATA_DIR")
+    [[ -z $SUBWORDS_FROM ]] || options+=(--subwords-from "$SUBWORDS_FROM")
+    [[ -z $DRY_RUN ]] || options+=(--dry-run)
+    PYTHON=$PYTHON "$HERE/prepare.sh" "${options[@]}"
 }
 
 in_output() { (cd "$OUTPUT" && "$@"); }

@@ -53,34 +53,84 @@ translate() {
         onmt_translate -config "$HERE/translate.yaml" -model "$run/average.pt" \
         -src "data/$set.en" -output @ "${TRANSLATE_OPTIONS[@]}" "${gpu[@]}"
     step "join the subwords of $set" "$run/$set.de" -- \
-        corpora decode "${DECODE[@]}" "$run/$set.pieces" -o "$run/$set.de"
+        corpora decode $(how_to_decode) "$run/$set.pieces" -o "$run/$set.de"
 }
 
-# run_all SET CHECKPOINTS: for every normalizer train, average, translate, trace and count; then one
-# table of them all.
+# By the subwords that were prepared: SentencePiece keeps spaces, BPE is of tokenised text.
+how_to_decode() {
+    if [[ -e $OUTPUT/data/spm.model ]]; then echo --kind sentencepiece
+    elif [[ -e $OUTPUT/data/bpe.codes ]]; then echo --kind bpe --detokenise de
+    else echo --kind words --detokenise de
+    fi
+}
+
+# attended RUN SET: what the model attends to while the reference is forced, counted over the whole
+# set, and as a page and a figure for its first sentences.
+attended() {
+    local run=$1 set=$2 gold=() page=() gpu=()
+    ((GPUS == 0)) || gpu=(--gpu 0)
+    [[ ! -e $OUTPUT/data/$set.align ]] || gold=(--align "$OUTPUT/data/$set.align" --level word)
+    step "count attended tokens" "$run/attended.json" "$run/attended.txt" -- onmt_count_attended \
+        --model "$(basename "$run")=$run/average.pt" --src "$OUTPUT/data/$set.en" \
+        --tgt "$OUTPUT/data/$set.de" --by kind layer "${gold[@]}" "${gpu[@]}" \
+        -o "$run/attended.txt" -o "$run/attended.json"
+    for language in en de; do
+        step "first sentences ($language)" "$run/first.$language" -- renamed "$run/first.$language" \
+            head_of "$OUTPUT/data/$set.$language" @
+    done
+    step "trace the attention of the first sentences" "$run/first.trace" -- onmt_trace_attention \
+        --model "$run/average.pt" --src "$run/first.en" --tgt "$run/first.de" -o "$run/first.trace"
+}
+
+head_of() { head -n 20 "$1" >"$2"; }
+
+# draw_all TRACE...: all models side by side, a page to explore and a figure of one sentence.
+draw_all() {
+    local gold=()
+    [[ ! -e $OUTPUT/data/$SET.align ]] || gold=(--align "$OUTPUT/data/$SET.align" --level word)
+    onmt_plot_attention "$@" "${gold[@]}" --sentence "${FIGURE_SENTENCE:-1}" --head mean \
+        -o "$OUTPUT/attention.png"
+    onmt_plot_attention "$@" "${gold[@]}" -o "$OUTPUT/attention.html"
+}
+
+# run_all SET CHECKPOINTS: for every normalizer train, average CHECKPOINTS, translate SET, count what
+# is attended to; then one table of them all. Scores and figures are always made anew: they are quick
+# and belong to the models of this call.
 run_all() {
-    local set=$1 checkpoints=$2 normalizer run yaml=$HERE/train.yaml more=() systems=() traces=() name
+    local checkpoints=$2 normalizer run name yaml=$HERE/train.yaml from=() systems=() traces=() runs=()
+    SET=$1
     need onmt_train onmt_translate onmt_average_models onmt_score onmt_trace_attention \
         onmt_count_attended onmt_plot_attention
     version_options
     if [[ $PRETRAINED ]]; then
         yaml=$OUTPUT/finetune.yaml
-        step "settings: train.yaml and finetune.yaml" "$yaml" -- \
-            corpora merge "$HERE/train.yaml" "$HERE/finetune.yaml" -o "$yaml"
-        more=(-train_from "$PRETRAINED")
+        corpora merge "$HERE/train.yaml" "$HERE/finetune.yaml" -o "$yaml"
+        from=(-train_from "$PRETRAINED")
     fi
     for normalizer in $NORMALIZERS; do
         name=$normalizer-seed$SEED
         [[ -z $PRETRAINED ]] || name=$normalizer-finetuned-seed$SEED
         run=$OUTPUT/$name
-        step "train $name" "$run/trained" -- train_model "$run" "$yaml" "$normalizer" "${more[@]}"
+        step "train $name" "$run/trained" -- train_model "$run" "$yaml" "$normalizer" "${from[@]}"
         step "average $checkpoints checkpoints" "$run/average.pt" -- average "$run" "$checkpoints"
-        translate "$run" "$set"
-        step "trace the attention" "$run/$set.trace" -- trace_attention "$run" "$set"
-        step "count attended tokens" "$run/attended.json" -- count_attended "$run" "$set"
-        step "draw the attention" "$run/attention.svg" -- draw_attention "$run" "$set"
-        systems+=("$normalizer=$run/$set.de")
-        traces+=("$run/$set.trace")
+        translate "$run" "$SET"
+        attended "$run" "$SET"
+        runs+=("$run")
+        systems+=("$normalizer=$run/$SET.de")
+        traces+=("$normalizer=$run/first.trace")
     done
-    report "$set" "${systems[@]}"
+    if [[ $DRY_RUN ]]; then say "[step] scores, attended tokens and figures of: $NORMALIZERS"; return; fi
+    onmt_score --hyp "${systems[@]}" --ref "$REFERENCE" --lang de --baseline "${NORMALIZERS%% *}" \
+        --metrics bleu bleu-tok-lc chrf++ -o "$OUTPUT/scores.txt" -o "$OUTPUT/scores.json"
+    draw_all "${traces[@]}"
+    report "${runs[@]}"
+}
+
+report() {
+    local run
+    printf '\n'
+    cat "$OUTPUT/scores.txt"
+    for run; do printf '\n'; cat "$run/attended.txt"; done
+    printf '\n%s\n' "scores   $OUTPUT/scores.txt" "figure   $OUTPUT/attention.png" \
+        "page     $OUTPUT/attention.html"
 }

@@ -6,7 +6,7 @@ import argparse
 import functools
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from onmt_evsoftmax.console import UserError
@@ -95,10 +95,17 @@ def _split(args: argparse.Namespace) -> None:
     say(f"{args.output}: " + ", ".join(f"{name} {count}" for name, count in counts.items()))
 
 
+def _each(args: argparse.Namespace, function: Callable[[str], str], doing: str) -> None:
+    """Every input becomes a file of its name in the output folder; those that exist are kept."""
+    for path in args.input:
+        output = args.output / path.name
+        if not output.exists():
+            lines = tokenise.mapped(function, lines_of(path), args.jobs, f"{doing} {path.name}")
+            write_lines(output, lines)
+
+
 def _tokenise(args: argparse.Namespace) -> None:
-    function = functools.partial(tokenise.tokenise_line, args.lang)
-    lines = tokenise.mapped(function, lines_of(args.input), args.jobs, f"tokenising {args.input}")
-    write_lines(args.output, lines)
+    _each(args, functools.partial(tokenise.tokenise_line, args.lang), "tokenising")
 
 
 def _learn(args: argparse.Namespace) -> None:
@@ -108,9 +115,7 @@ def _learn(args: argparse.Namespace) -> None:
 
 def _encode(args: argparse.Namespace) -> None:
     subwords.check_model(args.model)
-    function = functools.partial(subwords.encode_line, args.model)
-    lines = tokenise.mapped(function, lines_of(args.input), args.jobs, f"encoding {args.input}")
-    write_lines(args.output, lines)
+    _each(args, functools.partial(subwords.encode_line, args.model), "encoding")
 
 
 def _words(kind: str, lang: str | None, line: str) -> str:
@@ -155,11 +160,10 @@ def build_parser() -> argparse.ArgumentParser:
             "-o", "--output", type=Path, nargs=2, required=True, metavar=("SOURCE", "TARGET")
         )
 
-    def in_and_out(sub: argparse.ArgumentParser, jobs: bool = True) -> None:
-        sub.add_argument("input", type=Path)
-        sub.add_argument("-o", "--output", type=Path, required=True)
-        if jobs:
-            sub.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    def files(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument("input", type=Path, nargs="+")
+        sub.add_argument("-o", "--output", type=Path, required=True, help="folder")
+        sub.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
 
     sub = verb("fetch", "archives from the web or a folder, checked against checksums", _fetch)
     sub.add_argument("names", nargs="*", help="which files of the list (default: all)")
@@ -190,7 +194,7 @@ def build_parser() -> argparse.ArgumentParser:
     sub.add_argument("-o", "--output", type=Path, required=True, help="folder")
 
     sub = verb("tokenise", "Moses tokenisation", _tokenise)
-    in_and_out(sub)
+    files(sub)
     sub.add_argument("--lang", required=True, help="language of the text: en, de, …")
 
     sub = verb("learn", "learn joint subwords from training text", _learn)
@@ -200,11 +204,12 @@ def build_parser() -> argparse.ArgumentParser:
     sub.add_argument("-o", "--output", type=Path, required=True)
 
     sub = verb("encode", "split words into subwords", _encode)
-    in_and_out(sub)
+    files(sub)
     sub.add_argument("--model", type=Path, required=True, help="what `learn` wrote")
 
     sub = verb("decode", "join subwords into words, and words into text", _decode)
-    in_and_out(sub, jobs=False)
+    sub.add_argument("input", type=Path)
+    sub.add_argument("-o", "--output", type=Path, required=True)
     sub.add_argument("--kind", choices=[*subwords.KINDS, "words"], required=True)
     sub.add_argument("--detokenise", metavar="LANG", help="undo Moses tokenisation too")
 

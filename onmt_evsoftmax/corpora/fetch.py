@@ -91,7 +91,7 @@ def _digests(path: Path) -> dict[str, str]:
 def _verify(source: Source, path: Path, sums: dict[str, str], known: dict[str, str]) -> str:
     if source.checksums:
         if any(f"{kind}:{digest}" in source.checksums for kind, digest in sums.items()):
-            return f"{source.name}: published checksum verified"
+            return f"{source.name}: checksum verified"
         expected = " or ".join(source.checksums)
     elif source.name not in known or known[source.name] == sums["sha256"]:
         seen = "verified" if source.name in known else "recorded"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from multiprocessing import get_context
 
 from tqdm import tqdm
 
-_BLOCK = 20_000  # lines in memory at a time per process
+_BLOCK = 50_000  # lines in memory at a time per process
 
 
 @functools.cache
@@ -39,10 +39,12 @@ def mapped(
 ) -> Iterator[str]:
     """``map(function, lines)`` in order, on ``jobs`` processes, with progress on stderr."""
     with tqdm(lines, desc=title, unit=" lines", mininterval=1.0, leave=False) as progress:
-        if jobs == 1:
-            yield from map(function, progress)
-            return
         stream = iter(progress)
+        block = list(islice(stream, _BLOCK))
+        if jobs == 1 or len(block) < _BLOCK:  # other processes would take longer to start
+            yield from map(function, chain(block, stream))
+            return
         with get_context("spawn").Pool(jobs) as pool:
-            while block := list(islice(stream, _BLOCK * jobs)):
+            while block:
                 yield from pool.map(function, block, chunksize=500)
+                block = list(islice(stream, _BLOCK * jobs))
