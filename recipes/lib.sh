@@ -15,12 +15,14 @@ PROGRAM="$(basename "$HERE")/$(basename "$0")"
 DATA_DIR=${DATA_DIR:-}                  # archives that are here already
 SOURCES=${SOURCES:-$HERE/sources.tsv}   # addresses and checksums
 SUBWORDS=${SUBWORDS:-bpe}               # bpe or sentencepiece
+SIZE=${SIZE:-}                          # of the subwords; each recipe has its own
 SUBWORDS_FROM=${SUBWORDS_FROM:-}        # output folder of another recipe whose subwords to use
 JOBS=${JOBS:-$(nproc 2>/dev/null || echo 1)}
 DRY_RUN=${DRY_RUN:-}
 NORMALIZERS=${NORMALIZERS:-evsoftmax}   # one training run for each
 SEED=${SEED:-1}
 GPUS=${GPUS:-0}
+PARALLEL=${PARALLEL:-1}                 # models that train at the same time
 PRETRAINED=${PRETRAINED:-}              # checkpoint that finetune.yaml starts from
 
 # The programs of `make install`, when no environment is active.
@@ -53,6 +55,7 @@ $ABOUT
   --data-dir DIR         use the archives in this folder instead of downloading them
   --sources FILE         other addresses and checksums, for a mirror (default: sources.tsv)
   --subwords KIND        bpe, or sentencepiece (default: $SUBWORDS)
+  --size N               merges (bpe) or pieces (sentencepiece)${SIZE:+ (default: $SIZE)}
   --subwords-from DIR    subwords and vocabulary of another recipe's output, for fine-tuning its model
   --jobs N               processes that prepare text (default: $JOBS)
   --dry-run              say what would be done, and do nothing
@@ -62,6 +65,7 @@ TEXT
                          several (default: $NORMALIZERS)
   --seed N               of initialisation, order and dropout (default: $SEED)
   --pretrained FILE.pt   start from this checkpoint, with what finetune.yaml changes
+  --parallel N           train so many models at the same time (default: $PARALLEL)
   --gpus N               train on so many GPUs of this machine (default: $GPUS, the CPU)
 TEXT
     cat <<TEXT
@@ -87,11 +91,13 @@ options() {
             --output | -o) OUTPUT=$2 ;;
             --sources) SOURCES=$2 ;;
             --subwords) SUBWORDS=$2 ;;
+            --size) SIZE=$2 ;;
             --subwords-from) SUBWORDS_FROM=$2 ;;
             --jobs) JOBS=$2 ;;
             --normalizer) chosen+=("$2") ;;
             --seed) SEED=$2 ;;
             --gpus) GPUS=$2 ;;
+            --parallel) PARALLEL=$2 ;;
             --pretrained) PRETRAINED=$2 ;;
             *) die "the option $1 is unknown; see --help" ;;
         esac
@@ -180,10 +186,10 @@ fetch_and_extract() {
     corpora extract "$@"
 }
 
-# encode_text SIZE TRAIN_SETS HELD_OUT_SETS: text/NAME.{en,de} → data/NAME.{en,de} in subwords that
+# encode_text TRAIN_SETS HELD_OUT_SETS: text/NAME.{en,de} → data/NAME.{en,de} in subwords that
 # are learnt on the training sets only, and data/vocab.shared.
 encode_text() {
-    local size=$1 train=$2 sets="$2 $3" data=$OUTPUT/data text=$OUTPUT/text model=spm.model lang file
+    local train=$1 sets="$1 $2" data=$OUTPUT/data text=$OUTPUT/text model=spm.model lang file
     local from to
     if [[ $SUBWORDS == bpe ]]; then
         model=bpe.codes text=$OUTPUT/tokenised
@@ -203,35 +209,21 @@ encode_text() {
         done
     fi
     mapfile -t from < <(files "$text" "$train" en de)
-    step "learn $size joint subwords ($SUBWORDS) on $train" "$data/$model" -- \
-        corpora learn --kind "$SUBWORDS" --size "$size" -o "$data/$model" "${from[@]}"
+    step "learn $SIZE joint subwords ($SUBWORDS) on $train" "$data/$model" -- \
+        corpora learn --kind "$SUBWORDS" --size "$SIZE" -o "$data/$model" "${from[@]}"
     mapfile -t from < <(files "$text" "$sets" en de)
     mapfile -t to < <(files "$data" "$sets" en de)
     step "encode" "${to[@]}" -- \
         corpora encode --jobs "$JOBS" --model "$data/$model" -o "$data" "${from[@]}"
-    vocabulary
+    mapfile -t from < <(files "$data" "$train" en de)
+    step "vocabulary" "$data/vocab.shared" -- \
+        corpora vocabulary "${from[@]}" -o "$data/vocab.shared"
 }
 
 # files FOLDER NAMES LANGUAGE...: FOLDER/NAME.LANGUAGE of each, one a line.
 files() {
     local folder=$1 name language
     for name in $2; do for language in "${@:3}"; do printf '%s\n' "$folder/$name.$language"; done; done
-}
-
-# vocabulary: data/vocab.shared of the training text that train.yaml names.
-vocabulary() {
-    step "vocabulary" "$OUTPUT/data/vocab.shared" -- \
-        renamed "$OUTPUT/data/vocab.shared" in_output onmt_build_vocab -config "$HERE/train.yaml" \
-        -n_sample -1 -num_threads 1 -src_vocab @ -save_data "$OUTPUT/data/vocab"
-}
-
-# prepare: the recipe's prepare.sh with the options of this run.sh.
-prepare() {
-    local options=(-o "$OUTPUT" --sources "$SOURCES" --subwords "$SUBWORDS" --jobs "$JOBS")
-    [[ -z $DATA_DIR ]] || options+=(--data-dir "$DATA_DIR")
-    [[ -z $SUBWORDS_FROM ]] || options+=(--subwords-from "$SUBWORDS_FROM")
-    [[ -z $DRY_RUN ]] || options+=(--dry-run)
-    PYTHON=$PYTHON "$HERE/prepare.sh" "${options[@]}"
 }
 
 in_output() { (cd "$OUTPUT" && "$@"); }

@@ -1,6 +1,17 @@
 # Training to scores, the same for every recipe: sourced by the run.sh of each after lib.sh.
 # One normalizer and one seed make one folder, OUTPUT/<normalizer>-seed<seed>/.
 
+# prepare: check the programs, then the recipe's prepare.sh with the options of this run.sh.
+prepare() {
+    local options=(-o "$OUTPUT" --sources "$SOURCES" --subwords "$SUBWORDS" --size "$SIZE" --jobs "$JOBS")
+    need onmt_train onmt_translate onmt_average_models onmt_score onmt_trace_attention \
+        onmt_count_attended onmt_plot_attention
+    [[ -z $DATA_DIR ]] || options+=(--data-dir "$DATA_DIR")
+    [[ -z $SUBWORDS_FROM ]] || options+=(--subwords-from "$SUBWORDS_FROM")
+    [[ -z $DRY_RUN ]] || options+=(--dry-run)
+    PYTHON=$PYTHON "$HERE/prepare.sh" "${options[@]}"
+}
+
 # What only some versions of OpenNMT-py know.
 version_options() {
     local version
@@ -24,6 +35,7 @@ train_model() {
         mapfile -t ranks < <(seq 0 $((GPUS - 1)))
         more+=(-world_size "$GPUS" -gpu_ranks "${ranks[@]}")
     fi
+    ((PARALLEL == 1)) || export OMP_NUM_THREADS=$((JOBS > PARALLEL ? JOBS / PARALLEL : 1))
     in_output onmt_train -config "$yaml" -attention_normalizer "$normalizer" -seed "$SEED" \
         -save_model "$run/model" -log_file "$run/train.log" "$@" "${more[@]}"
     : >"$run/trained"
@@ -69,7 +81,7 @@ how_to_decode() {
 attended() {
     local run=$1 set=$2 gold=() page=() gpu=()
     ((GPUS == 0)) || gpu=(--gpu 0)
-    [[ ! -e $OUTPUT/data/$set.align ]] || gold=(--align "$OUTPUT/data/$set.align" --level word)
+    [[ -z ${GOLD:-} ]] || gold=(--align "$GOLD" --level word)
     step "count attended tokens" "$run/attended.json" "$run/attended.txt" -- onmt_count_attended \
         --model "$(basename "$run")=$run/average.pt" --src "$OUTPUT/data/$set.en" \
         --tgt "$OUTPUT/data/$set.de" --by kind layer "${gold[@]}" "${gpu[@]}" \
@@ -87,35 +99,31 @@ head_of() { head -n 20 "$1" >"$2"; }
 # draw_all TRACE...: all models side by side, a page to explore and a figure of one sentence.
 draw_all() {
     local gold=()
-    [[ ! -e $OUTPUT/data/$SET.align ]] || gold=(--align "$OUTPUT/data/$SET.align" --level word)
+    [[ -z ${GOLD:-} ]] || gold=(--align "$GOLD" --level word)
     onmt_plot_attention "$@" "${gold[@]}" --sentence "${FIGURE_SENTENCE:-1}" --head mean \
         -o "$OUTPUT/attention.png"
     onmt_plot_attention "$@" "${gold[@]}" -o "$OUTPUT/attention.html"
 }
 
 # run_all SET CHECKPOINTS: for every normalizer train, average CHECKPOINTS, translate SET, count what
-# is attended to; then one table of them all. Scores and figures are always made anew: they are quick
-# and belong to the models of this call.
+# is attended to; then one table of them all. The table and the figures are always made anew: they
+# are quick, and belong to the models of this call.
 run_all() {
-    local checkpoints=$2 normalizer run name yaml=$HERE/train.yaml from=() systems=() traces=() runs=()
+    local checkpoints=$2 normalizer run yaml=$HERE/train.yaml from=() systems=() traces=() runs=()
     SET=$1
-    need onmt_train onmt_translate onmt_average_models onmt_score onmt_trace_attention \
-        onmt_count_attended onmt_plot_attention
     version_options
     if [[ $PRETRAINED ]]; then
         yaml=$OUTPUT/finetune.yaml
-        corpora merge "$HERE/train.yaml" "$HERE/finetune.yaml" -o "$yaml"
+        [[ $DRY_RUN ]] || corpora merge "$HERE/train.yaml" "$HERE/finetune.yaml" -o "$yaml"
         from=(-train_from "$PRETRAINED")
     fi
+    for normalizer in $NORMALIZERS; do runs+=("$(run_of "$normalizer")"); done
+    train_all "$yaml" "${from[@]}"
     for normalizer in $NORMALIZERS; do
-        name=$normalizer-seed$SEED
-        [[ -z $PRETRAINED ]] || name=$normalizer-finetuned-seed$SEED
-        run=$OUTPUT/$name
-        step "train $name" "$run/trained" -- train_model "$run" "$yaml" "$normalizer" "${from[@]}"
+        run=$(run_of "$normalizer")
         step "average $checkpoints checkpoints" "$run/average.pt" -- average "$run" "$checkpoints"
         translate "$run" "$SET"
         attended "$run" "$SET"
-        runs+=("$run")
         systems+=("$normalizer=$run/$SET.de")
         traces+=("$normalizer=$run/first.trace")
     done
@@ -124,6 +132,30 @@ run_all() {
         --metrics bleu bleu-tok-lc chrf++ -o "$OUTPUT/scores.txt" -o "$OUTPUT/scores.json"
     draw_all "${traces[@]}"
     report "${runs[@]}"
+}
+
+run_of() { printf '%s\n' "$OUTPUT/$1${PRETRAINED:+-finetuned}-seed$SEED"; }
+
+# train_all YAML OPTION...: train every normalizer, PARALLEL of them at a time. On a CPU two models
+# with a thread each are faster than one after the other with two.
+train_all() {
+    local normalizer run yaml=$1 started=() process
+    shift
+    for normalizer in $NORMALIZERS; do
+        run=$(run_of "$normalizer")
+        if ((PARALLEL == 1)); then
+            step "train $normalizer" "$run/trained" -- train_model "$run" "$yaml" "$normalizer" "$@"
+            continue
+        fi
+        step "train $normalizer" "$run/trained" -- \
+            train_model "$run" "$yaml" "$normalizer" "$@" 2> >(sed -u "s/^/$normalizer: /" >&2) &
+        started+=($!)
+        if ((${#started[@]} == PARALLEL)); then
+            for process in "${started[@]}"; do wait "$process"; done
+            started=()
+        fi
+    done
+    for process in "${started[@]}"; do wait "$process"; done
 }
 
 report() {

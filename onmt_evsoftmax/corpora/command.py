@@ -118,6 +118,11 @@ def _encode(args: argparse.Namespace) -> None:
     _each(args, functools.partial(subwords.encode_line, args.model), "encoding")
 
 
+def _vocabulary(args: argparse.Namespace) -> None:
+    lines = (line for path in args.text for line in lines_of(path))
+    say(f"{args.output}: {write_lines(args.output, subwords.vocabulary(lines))} pieces")
+
+
 def _words(kind: str, lang: str | None, line: str) -> str:
     line = subwords.decode_line(kind, line) if kind != "words" else line
     return tokenise.detokenise_line(lang, line) if lang else line
@@ -206,6 +211,10 @@ def build_parser() -> argparse.ArgumentParser:
     sub = verb("encode", "split words into subwords", _encode)
     files(sub)
     sub.add_argument("--model", type=Path, required=True, help="what `learn` wrote")
+
+    sub = verb("vocabulary", "count pieces, as onmt_build_vocab does", _vocabulary)
+    sub.add_argument("text", type=Path, nargs="+", help="encoded training text of both languages")
+    sub.add_argument("-o", "--output", type=Path, required=True)
 
     sub = verb("decode", "join subwords into words, and words into text", _decode)
     sub.add_argument("input", type=Path)

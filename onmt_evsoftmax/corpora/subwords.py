@@ -101,6 +101,13 @@ def decode_line(kind: str, line: str) -> str:
     return (line + " ").replace("@@ ", "").rstrip()
 
 
+def vocabulary(lines: Iterable[str]) -> list[str]:
+    """The lines of OpenNMT-py's vocabulary file: pieces with their counts, frequent ones first."""
+    counts = Counter(piece for line in lines for piece in line.split(" ") if piece)
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return [f"{piece}\t{count}" for piece, count in ranked]
+
+
 def kind_of(model: Path) -> str:
     """Which kind a model is, by its name: ``*.model`` is SentencePiece's, the rest are codes."""
     return "sentencepiece" if model.suffix == ".model" else "bpe"

@@ -5,6 +5,7 @@ XML sets, clean, validate on every 23rd line, test on dev2010, TEDX.dev2012 and 
 with --subwords-from. Takes the archive of either direction: de-en.tgz or en-de.tgz."
 EXAMPLE="-o runs/iwslt14 --subwords-from runs/wmt16"
 OUTPUT=runs/iwslt14
+SIZE=10000
 . "$(dirname "$0")/../lib.sh"
 options "$@"
 
@@ -31,5 +32,5 @@ step "clean" "$raw/clean.en" "$raw/clean.de" -- corpora clean "$raw/all.en" "$ra
     --exclude "$text/test.en"
 step "validate on every 23rd line" "$text/train.en" "$text/train.de" "$text/valid.en" "$text/valid.de" \
     -- corpora split "$raw/clean.en" "$raw/clean.de" --every 23 -o "$text"
-encode_text "${BPE_SIZE:-10000}" train "valid test"
+encode_text train "valid test"
 [[ $DRY_RUN ]] || say "ready: $OUTPUT/data"

@@ -5,6 +5,7 @@ The paper's models are fine-tuned from a WMT16 model, in its subwords. Needs a G
 EXAMPLE="--subwords-from runs/wmt16 --pretrained runs/wmt16/softmax-seed1/average.pt --gpus 1 \\
         --normalizer softmax --normalizer evsoftmax --seed 1"
 OUTPUT=runs/iwslt14
+SIZE=10000
 . "$(dirname "$0")/../lib.sh"
 . "$RECIPES/train.sh"
 options "$@"

@@ -4,6 +4,7 @@ test 2016, score, count attended tokens, draw attention. Under an hour for each 
 EXAMPLE="--normalizer softmax --normalizer evsoftmax --data-dir ~/corpora/multi30k"
 OUTPUT=runs/multi30k
 SUBWORDS=sentencepiece
+SIZE=4000
 . "$(dirname "$0")/../lib.sh"
 . "$RECIPES/train.sh"
 options "$@"

@@ -4,6 +4,7 @@ fetch, extract, split Tatoeba by English sentence, joint subwords of both, vocab
 EXAMPLE="--data-dir ~/corpora -o runs/tatoeba-multi30k"
 OUTPUT=runs/tatoeba-multi30k
 SUBWORDS=sentencepiece
+SIZE=6000
 . "$(dirname "$0")/../lib.sh"
 options "$@"
 
@@ -25,5 +26,5 @@ for set in train valid test; do for lang in en de; do
         renamed "$text/tatoeba-$set.$lang" cp "$raw/split/$set.$lang" @
 done; done
 
-encode_text 8000 "tatoeba-train train" "tatoeba-valid tatoeba-test valid test"
+encode_text "tatoeba-train train" "tatoeba-valid tatoeba-test valid test"
 [[ $DRY_RUN ]] || say "ready: $OUTPUT/data"

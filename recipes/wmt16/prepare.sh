@@ -4,6 +4,7 @@ fetch, extract Common Crawl, Europarl v7, News Commentary v11 and newstest, clea
 joint BPE merges (or SentencePiece), vocabulary. Validates on newstest2015, tests on newstest2016."
 EXAMPLE="-o runs/wmt16 --jobs 16"
 OUTPUT=runs/wmt16
+SIZE=32000
 . "$(dirname "$0")/../lib.sh"
 options "$@"
 
@@ -25,5 +26,5 @@ corpus commoncrawl training-parallel-commoncrawl.tgz commoncrawl
 corpus europarl training-parallel-europarl-v7.tgz europarl-v7
 corpus newscommentary training-parallel-nc-v11.tgz news-commentary-v11
 
-encode_text "${BPE_SIZE:-32000}" "commoncrawl europarl newscommentary" "valid test"
+encode_text "commoncrawl europarl newscommentary" "valid test"
 [[ $DRY_RUN ]] || say "ready: $OUTPUT/data"

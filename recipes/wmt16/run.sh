@@ -4,6 +4,7 @@ normalizer, average, translate newstest2016, score, count attended tokens, draw 
 model is what the iwslt14 recipe fine-tunes. Needs GPUs."
 EXAMPLE="--gpus 4 --normalizer softmax --jobs 16"
 OUTPUT=runs/wmt16
+SIZE=32000
 . "$(dirname "$0")/../lib.sh"
 . "$RECIPES/train.sh"
 options "$@"
