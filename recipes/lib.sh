@@ -24,6 +24,9 @@ SEED=${SEED:-1}
 GPUS=${GPUS:-0}
 PARALLEL=${PARALLEL:-1}                 # models that train at the same time
 PRETRAINED=${PRETRAINED:-}              # checkpoint that finetune.yaml starts from
+ONLY=${ONLY:-}                          # one stage of run.sh, for workflow engines; all if empty
+CHANGES=()                              # settings of the YAML to overrule
+STAGES="prepare train average translate attended report"
 
 # The programs of `make install`, when no environment is active.
 if [[ -z ${VIRTUAL_ENV:-} && -x $RECIPES/../.venv/bin/onmt_train ]] && ! command -v onmt_train >/dev/null
@@ -65,6 +68,8 @@ TEXT
                          several (default: $NORMALIZERS)
   --seed N               of initialisation, order and dropout (default: $SEED)
   --pretrained FILE.pt   start from this checkpoint, with what finetune.yaml changes
+  --set KEY=VALUE        overrule a setting of the training YAML; repeat it for several
+  --only STAGE           do one stage of: $STAGES
   --parallel N           train so many models at the same time (default: $PARALLEL)
   --gpus N               train on so many GPUs of this machine (default: $GPUS, the CPU)
 TEXT
@@ -98,6 +103,8 @@ options() {
             --seed) SEED=$2 ;;
             --gpus) GPUS=$2 ;;
             --parallel) PARALLEL=$2 ;;
+            --only) ONLY=$2 ;;
+            --set) CHANGES+=("-${2%%=*}" "${2#*=}") ;;
             --pretrained) PRETRAINED=$2 ;;
             *) die "the option $1 is unknown; see --help" ;;
         esac
@@ -106,6 +113,7 @@ options() {
     if ((${#chosen[@]})); then NORMALIZERS=${chosen[*]}; fi
     [[ $SUBWORDS == bpe || $SUBWORDS == sentencepiece ]] ||
         die "--subwords is bpe or sentencepiece, not $SUBWORDS"
+    [[ -z $ONLY || " $STAGES " == *" $ONLY "* ]] || die "--only is one of $STAGES, not $ONLY"
     [[ -z $DATA_DIR || -d $DATA_DIR ]] || die "--data-dir $DATA_DIR is not a folder"
     [[ -z $PRETRAINED || -f $PRETRAINED ]] || die "--pretrained $PRETRAINED does not exist"
     need "$PYTHON"

@@ -1,11 +1,14 @@
 # Training to scores, the same for every recipe: sourced by the run.sh of each after lib.sh.
 # One normalizer and one seed make one folder, OUTPUT/<normalizer>-seed<seed>/.
 
+wanted() { [[ -z $ONLY || $ONLY == "$1" ]]; }
+
 # prepare: check the programs, then the recipe's prepare.sh with the options of this run.sh.
 prepare() {
     local options=(-o "$OUTPUT" --sources "$SOURCES" --subwords "$SUBWORDS" --size "$SIZE" --jobs "$JOBS")
     need onmt_train onmt_translate onmt_average_models onmt_score onmt_trace_attention \
         onmt_count_attended onmt_plot_attention
+    wanted prepare || return 0
     [[ -z $DATA_DIR ]] || options+=(--data-dir "$DATA_DIR")
     [[ -z $SUBWORDS_FROM ]] || options+=(--subwords-from "$SUBWORDS_FROM")
     [[ -z $DRY_RUN ]] || options+=(--dry-run)
@@ -37,7 +40,7 @@ train_model() {
     fi
     ((PARALLEL == 1)) || export OMP_NUM_THREADS=$((JOBS > PARALLEL ? JOBS / PARALLEL : 1))
     in_output onmt_train -config "$yaml" -attention_normalizer "$normalizer" -seed "$SEED" \
-        -save_model "$run/model" -log_file "$run/train.log" "$@" "${more[@]}"
+        -save_model "$run/model" -log_file "$run/train.log" "$@" "${CHANGES[@]}" "${more[@]}"
     : >"$run/trained"
 }
 
@@ -96,15 +99,6 @@ attended() {
 
 head_of() { head -n 20 "$1" >"$2"; }
 
-# draw_all TRACE...: all models side by side, a page to explore and a figure of one sentence.
-draw_all() {
-    local gold=()
-    [[ -z ${GOLD:-} ]] || gold=(--align "$GOLD" --level word)
-    onmt_plot_attention "$@" "${gold[@]}" --sentence "${FIGURE_SENTENCE:-1}" --head mean \
-        -o "$OUTPUT/attention.png"
-    onmt_plot_attention "$@" "${gold[@]}" -o "$OUTPUT/attention.html"
-}
-
 # run_all SET CHECKPOINTS: for every normalizer train, average CHECKPOINTS, translate SET, count what
 # is attended to; then one table of them all. The table and the figures are always made anew: they
 # are quick, and belong to the models of this call.
@@ -117,21 +111,16 @@ run_all() {
         [[ $DRY_RUN ]] || corpora merge "$HERE/train.yaml" "$HERE/finetune.yaml" -o "$yaml"
         from=(-train_from "$PRETRAINED")
     fi
-    for normalizer in $NORMALIZERS; do runs+=("$(run_of "$normalizer")"); done
-    train_all "$yaml" "${from[@]}"
+    ! wanted train || train_all "$yaml" "${from[@]}"
     for normalizer in $NORMALIZERS; do
         run=$(run_of "$normalizer")
-        step "average $checkpoints checkpoints" "$run/average.pt" -- average "$run" "$checkpoints"
-        translate "$run" "$SET"
-        attended "$run" "$SET"
-        systems+=("$normalizer=$run/$SET.de")
-        traces+=("$normalizer=$run/first.trace")
+        ! wanted average ||
+            step "average $checkpoints checkpoints" "$run/average.pt" -- average "$run" "$checkpoints"
+        ! wanted translate || translate "$run" "$SET"
+        ! wanted attended || attended "$run" "$SET"
+        runs+=("$normalizer=$run")
     done
-    if [[ $DRY_RUN ]]; then say "[step] scores, attended tokens and figures of: $NORMALIZERS"; return; fi
-    onmt_score --hyp "${systems[@]}" --ref "$REFERENCE" --lang de --baseline "${NORMALIZERS%% *}" \
-        --metrics bleu bleu-tok-lc chrf++ -o "$OUTPUT/scores.txt" -o "$OUTPUT/scores.json"
-    draw_all "${traces[@]}"
-    report "${runs[@]}"
+    ! wanted report || report "${runs[@]}"
 }
 
 run_of() { printf '%s\n' "$OUTPUT/$1${PRETRAINED:+-finetuned}-seed$SEED"; }
@@ -158,11 +147,25 @@ train_all() {
     for process in "${started[@]}"; do wait "$process"; done
 }
 
+# report NAME=RUN...: one table and the figures of all models. They are always made anew: they are
+# quick, and belong to the models of this call.
 report() {
-    local run
-    printf '\n'
-    cat "$OUTPUT/scores.txt"
-    for run; do printf '\n'; cat "$run/attended.txt"; done
-    printf '\n%s\n' "scores   $OUTPUT/scores.txt" "figure   $OUTPUT/attention.png" \
-        "page     $OUTPUT/attention.html"
+    local named systems=() traces=() counts=() gold=()
+    for named; do
+        systems+=("$named/$SET.de") traces+=("$named/first.trace") counts+=("$named/attended.json")
+    done
+    if [[ $DRY_RUN ]]; then say "[step] table and figures of: $*"; return; fi
+    [[ -z ${GOLD:-} ]] || gold=(--align "$GOLD" --level word)
+    say "[step] table and figures"
+    onmt_score --hyp "${systems[@]}" --ref "$REFERENCE" --lang de --baseline "${NORMALIZERS%% *}" \
+        --metrics bleu bleu-tok-lc chrf++ --quiet -o "$OUTPUT/scores.txt" -o "$OUTPUT/scores.json"
+    onmt_plot_attention "${traces[@]}" "${gold[@]}" --sentence "${FIGURE_SENTENCE:-1}" --head mean \
+        --quiet -o "$OUTPUT/attention.png"
+    onmt_plot_attention "${traces[@]}" "${gold[@]}" --quiet -o "$OUTPUT/attention.html"
+    "$PYTHON" -m onmt_evsoftmax.study --scores "$OUTPUT/scores.json" --attended "${counts[@]}" \
+        -o "$OUTPUT/table.txt" -o "$OUTPUT/table.md" -o "$OUTPUT/table.tex" -o "$OUTPUT/tradeoff.png"
+    cat "$OUTPUT/table.txt"
+    printf '%s\n' "table      $OUTPUT/table.txt (.md, .tex)" "scores     $OUTPUT/scores.txt" \
+        "attention  $OUTPUT/attention.png" "page       $OUTPUT/attention.html (open it in a browser)" \
+        "tradeoff   $OUTPUT/tradeoff.png"
 }
