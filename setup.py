@@ -22,6 +22,10 @@ INSTALL = [
 ]
 
 EXTRAS = {
+    "study": [
+        # runs the same workflow on a laptop, SLURM or Kubernetes; it has left Python 3.10
+        "snakemake>=9,<10; python_version >= '3.11'",
+    ],
     "dev": [
         "hypothesis>=6.100",  # property tests of the mathematics
         "mypy>=1.10",  # types of the package

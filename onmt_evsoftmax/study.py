@@ -17,13 +17,13 @@ from typing import Any
 from onmt_evsoftmax.console import UserError, run
 from onmt_evsoftmax.files import replacing
 
-_EXAMPLE = """A NAME that is given several times has several runs (training seeds): mean ± standard error.
+_EXAMPLE = """A NAME given several times has several runs (training seeds): mean ± standard error.
 
 example:
   $ onmt_score --hyp softmax=s1.de softmax=s2.de evsoftmax=e1.de evsoftmax=e2.de --ref test.de \\
         --lang de --baseline evsoftmax -o scores.json
-  $ python -m onmt_evsoftmax.study --scores scores.json --attended softmax=s1.json softmax=s2.json \\
-        evsoftmax=e1.json evsoftmax=e2.json -o table.md -o table.tex -o tradeoff.pdf
+  $ python -m onmt_evsoftmax.study --scores scores.json --attended softmax=s1.json \\
+        softmax=s2.json evsoftmax=e1.json evsoftmax=e2.json -o table.md -o table.tex -o tradeoff.pdf
 """
 FIGURES = (".png", ".svg", ".pdf")
 

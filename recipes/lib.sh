@@ -26,7 +26,7 @@ PARALLEL=${PARALLEL:-1}                 # models that train at the same time
 PRETRAINED=${PRETRAINED:-}              # checkpoint that finetune.yaml starts from
 ONLY=${ONLY:-}                          # one stage of run.sh, for workflow engines; all if empty
 CHANGES=()                              # settings of the YAML to overrule
-STAGES="prepare train average translate attended report"
+STAGES="prepare pretrain train average translate attended report"
 
 # The programs of `make install`, when no environment is active.
 if [[ -z ${VIRTUAL_ENV:-} && -x $RECIPES/../.venv/bin/onmt_train ]] && ! command -v onmt_train >/dev/null

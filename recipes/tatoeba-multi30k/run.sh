@@ -14,9 +14,11 @@ options "$@"
 prepare
 if [[ -z $PRETRAINED ]]; then
     pretrained=$OUTPUT/pretrained-seed$SEED
-    step "pretrain on Tatoeba with softmax" "$pretrained/trained" -- \
-        train_model "$pretrained" "$HERE/train.yaml" softmax
-    step "average 3 checkpoints" "$pretrained/average.pt" -- average "$pretrained" 3
+    if wanted pretrain; then
+        step "pretrain on Tatoeba with softmax" "$pretrained/trained" -- \
+            train_model "$pretrained" "$HERE/train.yaml" softmax
+        step "average 3 checkpoints" "$pretrained/average.pt" -- average "$pretrained" 3
+    fi
     PRETRAINED=$pretrained/average.pt
 fi
 REFERENCE=$OUTPUT/text/test.de
