@@ -1,4 +1,4 @@
-"""The study's table: means and standard errors as numpy's, stars as onmt_score's, errors that help."""
+"""The study's table: means and errors as numpy's, stars as onmt_score's, errors that help."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_values_are_numpys(files):
             error = runs.std(ddof=1) / np.sqrt(len(runs))
             assert told[label][name]["standard_error"] == pytest.approx(error)
     assert told["BLEU"]["softmax"]["stars"] == "**"
-    # The best layer by the mean of its heads: 0.3, 0.4 and then 0.5, where the first layer is as good.
+    # The best layer by the mean of its heads: 0.3, 0.4 and then 0.5, which the first has too.
     assert told["alignment error %, best layer"]["softmax"]["mean"] == pytest.approx(40.0)
 
 
@@ -86,14 +86,13 @@ def test_tables_and_figures_have_every_system(files):
 
 def test_one_run_has_no_error_and_no_gold_no_alignment(tmp_path):
     scores = tmp_path / "s.json"
-    scores.write_text(json.dumps({
-        "systems": {"softmax": ["a"]},
-        "metrics": [{"name": "BLEU", "systems": {"softmax": {"mean": 30.0, "standard_error": None}}}],
-    }))  # fmt: skip
+    found = {"softmax": {"mean": 30.0, "standard_error": None}}
+    metrics = [{"name": "BLEU", "systems": found}]
+    scores.write_text(json.dumps({"systems": {"softmax": ["a"]}, "metrics": metrics}))
     (tmp_path / "a.json").write_text(json.dumps(counts(7.0, 3.0)))
-    found = study.read(scores, [("softmax", tmp_path / "a.json")])
-    assert found.rows["BLEU"]["softmax"].text(1) == "30.0"
-    assert "alignment error %, best layer" not in found.rows
+    told = study.read(scores, [("softmax", tmp_path / "a.json")])
+    assert told.rows["BLEU"]["softmax"].text(1) == "30.0"
+    assert "alignment error %, best layer" not in told.rows
 
 
 def test_wrong_files_are_named(files, tmp_path):
