@@ -159,7 +159,7 @@ report() {
     say "[step] table and figures"
     onmt_score --hyp "${systems[@]}" --ref "$REFERENCE" --lang de --baseline "${NORMALIZERS%% *}" \
         --metrics bleu bleu-tok-lc chrf++ --quiet -o "$OUTPUT/scores.txt" -o "$OUTPUT/scores.json"
-    onmt_plot_attention "${traces[@]}" "${gold[@]}" --sentence "${FIGURE_SENTENCE:-1}" --head mean \
+    onmt_plot_attention "${traces[@]}" "${gold[@]}" --sentence "${FIGURE_SENTENCE:-1}" \
         --quiet -o "$OUTPUT/attention.png"
     onmt_plot_attention "${traces[@]}" "${gold[@]}" --quiet -o "$OUTPUT/attention.html"
     "$PYTHON" -m onmt_evsoftmax.study --scores "$OUTPUT/scores.json" --attended "${counts[@]}" \
