@@ -46,6 +46,10 @@ EXTRAS = {
         "scikit-learn>=1.5",  # its embedded digits: data that need no download
         "tensorboard>=2.16",  # curves of training runs
     ],
+    "study": [
+        # runs the same workflow on a laptop, SLURM or Kubernetes; it has left Python 3.10
+        "snakemake>=9,<10; python_version >= '3.11'",
+    ],
     "dev": [
         "filelock>=3",  # tests on both cores share trained models
         "hypothesis>=6.100",  # property tests of the mathematics
