@@ -1,10 +1,24 @@
 """Package metadata. Every dependency says in one line why it is here."""
 
+import sys
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
 
 ROOT = Path(__file__).parent
+
+# Plain C, needing neither Python's headers nor torch's; without a compiler the install goes on and
+# torch computes everything. `-fopenmp` is left out where the system compiler does not know it.
+OPENMP = [] if sys.platform == "darwin" else ["-fopenmp"]
+C_SOURCES = "onmt_evsoftmax/kernels/c"
+KERNELS = Extension(
+    "onmt_evsoftmax.kernels._native",
+    sources=sorted(str(path.relative_to(ROOT)) for path in (ROOT / C_SOURCES).glob("*.c")),
+    depends=sorted(str(path.relative_to(ROOT)) for path in (ROOT / C_SOURCES).glob("*.h")),
+    extra_compile_args=["-O3", "-fno-math-errno", "-fvisibility=hidden", "-Wno-psabi", *OPENMP],
+    extra_link_args=["-lm", *OPENMP],
+    optional=True,
+)
 
 INSTALL = [
     "torch>=2.6",  # tensors and autograd; 2.6 made weights-only loading the default
@@ -39,6 +53,7 @@ setup(
     license="MIT",
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["onmt_evsoftmax", "onmt_evsoftmax.*"]),
+    ext_modules=[KERNELS],
     package_data={"onmt_evsoftmax": ["py.typed"]},
     install_requires=INSTALL,
     extras_require=EXTRAS,

@@ -94,9 +94,9 @@ EXPORT int onmt_evsoftmax_rows_forward(int normalizer, int dtype, int64_t rows, 
 
 EXPORT int onmt_evsoftmax_rows_backward(int normalizer, int dtype, int64_t rows, int64_t columns,
                                         const void *probabilities, const void *grad,
-                                        const uint8_t *support, void *grad_scores, int threads) {
+                                        void *grad_scores, int threads) {
     const RowsBackward task = {.normalizer = normalizer, .dtype = dtype, .columns = columns,
-                               .probabilities = probabilities, .grad = grad, .support = support,
+                               .probabilities = probabilities, .grad = grad,
                                .grad_scores = grad_scores};
     if (normalizer < EVSOFTMAX || normalizer > ENTMAX15 || dtype < FLOAT32 || dtype > FLOAT16
         || rows < 0 || columns < 0) return BAD_ARGUMENT;

@@ -30,12 +30,11 @@ typedef struct {
     double eps;            /* ev-softmax only: weight of dropped entries; kept ones weigh 1 + eps */
 } RowsForward;
 
-/* All tensors contiguous. `support` may be NULL where p > 0 says the same. */
+/* All tensors contiguous. */
 typedef struct {
     int normalizer, dtype;
     int64_t columns;
     const void *probabilities, *grad;
-    const uint8_t *support;
     void *grad_scores;
 } RowsBackward;
 

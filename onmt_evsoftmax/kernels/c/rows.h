@@ -1,8 +1,8 @@
 /* Row normalizers in float32 vectors, forward and backward: part of `variant.h`. */
 #include "half.h"
 
-#define NARROW 128  /* rows up to this long have their thresholds found LANES at a time */
-#define GROUP 32    /* rows go through their passes in groups of up to so many ... */
+#define NARROW 128   /* rows up to this long have their thresholds found LANES at a time */
+#define GROUP 32     /* rows go through their passes in groups of up to so many ... */
 #define GROUPED 4096 /* ... and up to so many elements, which stay in the nearest cache */
 
 /* The least float32 that is not below `t`: comparing a float32 with it is comparing with `t`. */
@@ -20,8 +20,9 @@ INLINE float round_up(double t) {
 
 /* --------------------------------------------------------------------------------- forward */
 
-/* `rows` <= LANES rows from row `first` on, at the cursor; `scratch` holds LANES * (n + 2 LANES) floats. */
-INLINE void narrow_rows(const RowsForward *task, Cursor *at, int64_t first, int rows, float *scratch) {
+/* `rows` <= LANES rows from row `first` on; `scratch` holds 2 LANES (n + 2 LANES) floats. */
+INLINE void narrow_rows(const RowsForward *task, Cursor *at, int64_t first, int rows,
+                        float *scratch) {
     const int64_t n = task->columns, room = n + 2 * LANES;
     const float *row[LANES];
     const uint8_t *mask[LANES];
@@ -55,11 +56,12 @@ INLINE void narrow_rows(const RowsForward *task, Cursor *at, int64_t first, int 
 
     float *p = (float *)task->probabilities + first * n;
     const int64_t stride = task->dtype == FLOAT32 ? n : room;
-    if (task->dtype != FLOAT32) p = scratch;
+    if (task->dtype != FLOAT32) p = scratch + LANES * room;
     write_tile(&t, p, stride, rows);
     const uint32_t poisoned = bits_of(found.poisoned);
     for (int i = 0; poisoned && i < rows; i++)
-        if (poisoned >> i & 1) fill(p + i * stride, n, NAN);
+        for (int64_t j = 0; poisoned >> i & 1 && j < n; j++)
+            p[i * stride + j] = (mask[i] && !mask[i][j]) || row[i][j] == -INFINITY ? 0.0f : NAN;
     for (int i = 0; task->dtype != FLOAT32 && i < rows; i++)
         narrow(task->probabilities, p + i * stride, (first + i) * n, n, task->dtype);
     for (int i = 0; task->support && i < rows; i++)
@@ -77,7 +79,7 @@ INLINE void wide_row(const RowsForward *task, const Cursor *at, int64_t r, float
     read_row(task, at, copy, &row, &part);
     finish_row(task, copy, &row, &part);
     if (row.state != FINITE) {
-        fill(p, n, row.state == EMPTY ? 0.0f : NAN);
+        fill_unsound(p, &row);
         if (support) memset(support, 0, (size_t)n);
     } else if (task->normalizer == SPARSEMAX) {
         sparsemax_row(&row, p, support, work);
@@ -95,7 +97,8 @@ static int rows_forward(const void *argument, int64_t begin, int64_t end) {
     const RowsForward *task = argument;
     const int64_t n = task->columns, room = n + 2 * LANES;
     const int together = group_size(n);
-    float *scratch = malloc((size_t)(room * (together > LANES ? together : LANES)) * sizeof(float));
+    const int64_t rooms = together > 2 * LANES ? together : 2 * LANES;
+    float *scratch = malloc((size_t)(room * rooms) * sizeof(float));
     if (!scratch) return NO_MEMORY;
     Cursor at;
     cursor_start(&at, task, begin);
@@ -120,16 +123,16 @@ static int rows_forward(const void *argument, int64_t begin, int64_t end) {
 /* -------------------------------------------------------------------------------- backward */
 
 
-/* Every normalizer here has the Jacobian diag(s) - s s' / sum(s): s is p itself for ev-softmax (whose
- * p sums to 1), its support for sparsemax and its square root for entmax-1.5. */
-INLINE vf slope(int normalizer, vf p, vi kept) {
+/* Every normalizer here has the Jacobian diag(s) - s s' / sum(s): s is p itself for ev-softmax
+ * (whose p sums to 1), its support for sparsemax and its square root for entmax-1.5. */
+INLINE vf slope(int normalizer, vf p) {
     if (normalizer == EVSOFTMAX) return p;
-    if (normalizer == SPARSEMAX) return both(kept, splat(1.0f));
+    if (normalizer == SPARSEMAX) return both(p > splat(0.0f), splat(1.0f));
     return square_root(p);
 }
 
 /* Sums of s g and of s, spread over lanes. */
-INLINE void backward_sums(int normalizer, const float *p, const float *g, const uint8_t *support,
+INLINE void backward_sums(int normalizer, const float *p, const float *g,
                           int64_t n, vd *weighted, vd *total) {
     const vf zero = splat(0.0f);
     Sum dots = {{0}, {0}}, sums = dots;
@@ -137,16 +140,13 @@ INLINE void backward_sums(int normalizer, const float *p, const float *g, const 
         const int64_t flush = n - j < FLUSH * LANES ? n : j + FLUSH * LANES;
         vf dot = zero, sum = zero;
         for (; j + LANES <= flush; j += LANES) {
-            const vf x = load(p + j);
-            const vf s = slope(normalizer, x, support ? load_mask(support + j) : x > zero);
+            const vf s = slope(normalizer, load(p + j));
             dot += s * load(g + j);
             sum += s;
         }
         if (j < flush) {
             const int rest = (int)(flush - j);
-            const vf x = load_first(p + j, rest, 0.0f);
-            const vi kept = support ? load_mask_first(support + j, rest) : x > zero;
-            const vf s = slope(normalizer, x, kept);
+            const vf s = slope(normalizer, load_first(p + j, rest, 0.0f));
             dot += s * load_first(g + j, rest, 0.0f);
             sum += s;
             j = flush;
@@ -158,20 +158,16 @@ INLINE void backward_sums(int normalizer, const float *p, const float *g, const 
     *total = sums.low + sums.high;
 }
 
-INLINE void backward_result(int normalizer, const float *p, const float *g, const uint8_t *support,
+INLINE void backward_result(int normalizer, const float *p, const float *g,
                             int64_t n, float mean, float *out) {
-    const vf zero = splat(0.0f);
     int64_t j = 0;
     for (; j + LANES <= n; j += LANES) {
-        const vf x = load(p + j);
-        const vf s = slope(normalizer, x, support ? load_mask(support + j) : x > zero);
-        store(out + j, s * (load(g + j) - mean));
+        store(out + j, slope(normalizer, load(p + j)) * (load(g + j) - mean));
     }
     if (j < n) {
         const int rest = (int)(n - j);
-        const vf x = load_first(p + j, rest, 0.0f);
-        const vi kept = support ? load_mask_first(support + j, rest) : x > zero;
-        store_first(out + j, slope(normalizer, x, kept) * (load_first(g + j, rest, 0.0f) - mean), rest);
+        const vf s = slope(normalizer, load_first(p + j, rest, 0.0f));
+        store_first(out + j, s * (load_first(g + j, rest, 0.0f) - mean), rest);
     }
 }
 
@@ -180,13 +176,11 @@ INLINE void backward_group(int normalizer, const RowsBackward *task, int64_t fir
                            float *scratch, int64_t room) {
     const int64_t n = task->columns;
     const float *p[GROUP], *g[GROUP];
-    const uint8_t *support[GROUP];
     vd weighted[GROUP], total[GROUP];
     for (int i = 0; i < rows; i++) {
         const int64_t start = (first + i) * n;
         p[i] = (const float *)task->probabilities + start;
         g[i] = (const float *)task->grad + start;
-        support[i] = task->support ? task->support + start : NULL;
         if (task->dtype != FLOAT32) {
             float *copy = scratch + 2 * i * room;
             widen(copy, task->probabilities, start, n, task->dtype);
@@ -194,15 +188,15 @@ INLINE void backward_group(int normalizer, const RowsBackward *task, int64_t fir
             p[i] = copy;
             g[i] = copy + room;
         }
-        backward_sums(normalizer, p[i], g[i], support[i], n, &weighted[i], &total[i]);
+        backward_sums(normalizer, p[i], g[i], n, &weighted[i], &total[i]);
     }
     for (int i = 0; i < rows; i++) {
-        double mean = 0, sum = 0;
-        for (int k = 0; k < LANES / 2; k++) mean += weighted[i][k], sum += total[i][k];
-        if (normalizer != EVSOFTMAX) mean = sum > 0 ? mean / sum : 0 * mean;
+        double mean = sum_double(weighted[i]);
+        /* An empty row has no slope to divide by, nor needs any. */
+        if (normalizer != EVSOFTMAX) mean /= fmax(sum_double(total[i]), DBL_MIN);
         float *out = task->dtype == FLOAT32 ? (float *)task->grad_scores + (first + i) * n
                                             : scratch + (2 * i + 1) * room;
-        backward_result(normalizer, p[i], g[i], support[i], n, (float)mean, out);
+        backward_result(normalizer, p[i], g[i], n, (float)mean, out);
         if (task->dtype != FLOAT32) narrow(task->grad_scores, out, (first + i) * n, n, task->dtype);
     }
 }

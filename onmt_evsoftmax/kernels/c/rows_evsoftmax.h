@@ -51,28 +51,34 @@ INLINE void evsoftmax_group(const RowsForward *task, Cursor *at, int64_t first, 
     Partial part[GROUP];
     float threshold[GROUP], *p[GROUP];
     vd weight[GROUP];
-    for (int i = 0; i < rows; i++, cursor_next(at)) read_row(task, at, scratch + i * room, &row[i], &part[i]);
+    for (int i = 0; i < rows; i++, cursor_next(at))
+        read_row(task, at, scratch + i * room, &row[i], &part[i]);
     for (int i = 0; i < rows; i++) {
         finish_row(task, scratch + i * room, &row[i], &part[i]);
         /* A rounded mean can exceed every entry of a constant row. */
         const double mean = row[i].sum / (double)row[i].count;
         threshold[i] = mean < row[i].max ? round_up(mean) : row[i].max;
-        p[i] = task->dtype == FLOAT32 ? (float *)task->probabilities + (first + i) * n : scratch + i * room;
+        p[i] = scratch + i * room;
+        if (task->dtype == FLOAT32) p[i] = (float *)task->probabilities + (first + i) * n;
     }
-    /* The support first: a half-precision row is about to be overwritten by its weights. */
-    for (int i = 0; task->support && i < rows; i++)
+    /* The support first: a half-precision row is about to be overwritten by its weights. Every
+     * entry that takes part has weight eps at least. */
+    for (int i = 0; task->support && i < rows; i++) {
+        const float bar = eps > 0 ? -FLT_MAX : threshold[i];
         for (int64_t j = 0; j < n; j++)
-            task->support[(first + i) * n + j] = row[i].state == FINITE && row[i].x[j] >= threshold[i];
-    for (int i = 0; i < rows; i++)
-        weight[i] = eps > 0 ? evidential_weights(&row[i], p[i], threshold[i], eps)
-                            : evidential_weights(&row[i], p[i], threshold[i], 0.0f);
+            task->support[(first + i) * n + j] = row[i].state == FINITE && row[i].x[j] >= bar;
+    }
     for (int i = 0; i < rows; i++) {
-        double total = 0;
-        for (int k = 0; k < LANES / 2; k++) total += weight[i][k];
-        if (row[i].state == FINITE)
-            scale(p[i], n, (float)(1.0 / total));
+        if (row[i].state != FINITE)
+            fill_unsound(p[i], &row[i]);
+        else if (eps > 0)
+            weight[i] = evidential_weights(&row[i], p[i], threshold[i], eps);
         else
-            fill(p[i], n, row[i].state == EMPTY ? 0.0f : NAN);
-        if (task->dtype != FLOAT32) narrow(task->probabilities, p[i], (first + i) * n, n, task->dtype);
+            weight[i] = evidential_weights(&row[i], p[i], threshold[i], 0.0f);
+    }
+    for (int i = 0; i < rows; i++) {
+        if (row[i].state == FINITE) scale(p[i], n, (float)(1.0 / sum_double(weight[i])));
+        if (task->dtype != FLOAT32)
+            narrow(task->probabilities, p[i], (first + i) * n, n, task->dtype);
     }
 }

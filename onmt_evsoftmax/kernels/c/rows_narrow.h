@@ -1,8 +1,9 @@
 /* sparsemax and entmax-1.5 of narrow rows, LANES at a time, one row per lane: part of `rows.h`.
  *
  * In short rows the horizontal steps of a reduction cost more than its vertical ones, and finding
- * the threshold takes several. A block of rows is therefore transposed first: x[j] holds entry j of every row, and each row's sums,
- * maxima and thresholds sit in its own lane. Entries that take no part are -inf.
+ * the threshold takes several. A block of rows is therefore transposed first: x[j] holds entry j of
+ * every row, and each row's sums, maxima and thresholds sit in its own lane. Entries that take no
+ * part are -inf.
  */
 
 typedef struct {
@@ -20,8 +21,8 @@ INLINE void read_tile(Tile *t, const float *const row[LANES], const uint8_t *con
                 v[i] = load(row[i] + j);
                 if (mask[0]) v[i] = choose(load_mask(mask[i] + j), v[i], splat(-INFINITY));
             } else {
-                v[i] = load_first(row[i] + j, rest, -INFINITY);
-                if (mask[0]) v[i] = choose(load_mask_first(mask[i] + j, rest), v[i], splat(-INFINITY));
+                const vi valid = mask[0] ? load_mask_first(mask[i] + j, rest) : first_lanes(rest);
+                v[i] = choose(valid, load_first(row[i] + j, rest, 0.0f), splat(-INFINITY));
             }
         }
         transpose(v);

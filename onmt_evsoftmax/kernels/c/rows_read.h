@@ -38,8 +38,10 @@ static void narrow(void *to, const float *from, int64_t offset, int64_t n, int d
         for (int64_t j = 0; j < n; j++) h[j] = to_float16(from[j]);
 }
 
-static void fill(float *p, int64_t n, float value) {
-    for (int64_t j = 0; j < n; j++) p[j] = value;
+/* The result of a row that cannot be normalized: NaN where an entry takes part, 0 elsewhere; of an
+ * empty row, nothing but 0. */
+static void fill_unsound(float *p, const Row *row) {
+    for (int64_t j = 0; j < row->n; j++) p[j] = row->x[j] == -INFINITY ? 0.0f : NAN;
 }
 
 INLINE void plain_statistics(Row *row, Partial *part) {
@@ -119,7 +121,8 @@ static __attribute__((noinline)) void untangle(Row *row, float *copy) {
 }
 
 /* Begin the row at the cursor. `copy` holds it where it is not float32, masked or not finite. */
-INLINE void read_row(const RowsForward *task, const Cursor *at, float *copy, Row *row, Partial *part) {
+INLINE void read_row(const RowsForward *task, const Cursor *at, float *copy, Row *row,
+                     Partial *part) {
     row->n = task->columns;
     row->state = FINITE;
     row->x = (const float *)task->scores + at->scores;
@@ -135,8 +138,7 @@ INLINE void read_row(const RowsForward *task, const Cursor *at, float *copy, Row
 
 INLINE void finish_row(const RowsForward *task, float *copy, Row *row, const Partial *part) {
     row->max = largest_lane(part->max)[0];
-    row->sum = 0;
-    for (int i = 0; i < LANES / 2; i++) row->sum += part->sum[i];
+    row->sum = sum_double(part->sum);
     if (task->mask) {
         row->count = 0;
         for (int i = 0; i < LANES; i++) row->count += part->count[i];

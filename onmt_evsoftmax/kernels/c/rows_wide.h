@@ -5,14 +5,9 @@
 INLINE int64_t candidates(const Row *row, float *d, float reach) {
     const vf max = splat(row->max);
     int64_t j = 0, found = 0;
-    if (row->n <= 64) { /* too short for closing the gaps to pay */
-        for (; j + LANES <= row->n; j += LANES) store(d + j, load(row->x + j) - max);
-        found = j;
-    } else {
-        for (; j + LANES <= row->n; j += LANES) {
-            const vf x = load(row->x + j) - max;
-            found += compress(d + found, x, x > splat(-reach));
-        }
+    for (; j + LANES <= row->n; j += LANES) {
+        const vf x = load(row->x + j) - max;
+        found += compress(d + found, x, x > splat(-reach));
     }
     if (j < row->n) {
         store(d + found, load_first(row->x + j, (int)(row->n - j), -INFINITY) - max);
@@ -27,7 +22,7 @@ INLINE int64_t candidates(const Row *row, float *d, float reach) {
 INLINE double sparsemax_tau(const float *d, int64_t vectors) {
     double tau = -1;
     for (int64_t before = INT64_MAX;;) {
-        const vf bar = splat(-round_up(-tau)); /* d > tau for float32 d */
+        const vf bar = splat((float)tau);
         Sum sum = {{0}, {0}};
         vi count = {0};
         for (int64_t v = 0; v < vectors; v++) {
@@ -80,7 +75,7 @@ INLINE double entmax15_tau(const float *z, int64_t vectors) {
 /* p = max(half (x - max) - tau, 0), squared for entmax-1.5. tau is subtracted in two float32 parts,
  * so that a probability is good to its own last bits, not to those of the scores. */
 INLINE void projection(const Row *row, float *p, double tau, float factor, int square) {
-    const float head = -round_up(-tau), tail = (float)(tau - head);
+    const float head = (float)tau, tail = (float)(tau - head);
     const vf max = splat(row->max), zero = splat(0.0f);
     int64_t j = 0;
     for (; j + LANES <= row->n; j += LANES) {

@@ -23,6 +23,7 @@ static __attribute__((constructor)) void fill_compress_order(void) {
 
 typedef float vf __attribute__((vector_size(4 * LANES)));
 typedef int32_t vi __attribute__((vector_size(4 * LANES)));
+typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
 typedef float vf_anywhere __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 /* Half a vector of floats, and the same number of doubles: a full vector wide. */
 typedef float vh __attribute__((vector_size(2 * LANES)));
@@ -224,16 +225,16 @@ INLINE void sum_square(Sum *s, Sum *squares, vf x) {
     squares->high += d.high * d.high;
 }
 
-INLINE double sum_total(const Sum *s) {
-    const vd both_halves = s->low + s->high;
-    double total = both_halves[0];
-    for (int i = 1; i < LANES / 2; i++) total += both_halves[i];
+INLINE double sum_double(vd x) {
+    double total = x[0];
+    for (int i = 1; i < LANES / 2; i++) total += x[i];
     return total;
 }
 
+INLINE double sum_total(const Sum *s) { return sum_double(s->low + s->high); }
+
 INLINE double sum_lanes(vf x) {
-    Sum s = {{0}, {0}};
-    sum_vector(&s, x);
+    const Sum s = in_double(x);
     return sum_total(&s);
 }
 
@@ -260,5 +261,5 @@ INLINE vf exp_nonpositive(vf x) {
     const vf c45 = r * splat(0x1.126d64p-7f) + splat(0x1.55589cp-5f);
     const vf c456 = r2 * splat(0x1.6ab928p-10f) + c45;
     const vf poly = (c456 * r2 + c23) * r2 + c01;
-    return as_float(as_int(poly) + (as_int(shifted) << 23));
+    return (vf)((vu)poly + ((vu)shifted << 23));
 }

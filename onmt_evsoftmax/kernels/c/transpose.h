@@ -1,4 +1,4 @@
-/* Transpose LANES vectors in registers: part of `simd.h`'s variant code.
+/* Transpose LANES vectors in registers: part of `variant.h`.
  *
  * Every 128-bit quarter is transposed as 4 x 4 by two rounds of interleaving, which all instruction
  * sets do in one instruction each; then the quarters themselves change places. */
@@ -30,7 +30,8 @@
 INLINE void transpose(vf v[LANES]) {
     vf w[LANES];
     for (int i = 0; i < LANES; i += 4) {
-        const vf a = SHUFFLE(v[i], v[i + 1], SINGLES_LOW), b = SHUFFLE(v[i], v[i + 1], SINGLES_HIGH);
+        const vf a = SHUFFLE(v[i], v[i + 1], SINGLES_LOW);
+        const vf b = SHUFFLE(v[i], v[i + 1], SINGLES_HIGH);
         const vf c = SHUFFLE(v[i + 2], v[i + 3], SINGLES_LOW);
         const vf d = SHUFFLE(v[i + 2], v[i + 3], SINGLES_HIGH);
         w[i] = SHUFFLE(a, c, PAIRS_LOW);
@@ -47,7 +48,8 @@ INLINE void transpose(vf v[LANES]) {
     }
 #else
     for (int i = 0; i < 4; i++) {
-        const vf a = SHUFFLE(w[i], w[i + 4], QUARTER_EVEN), b = SHUFFLE(w[i], w[i + 4], QUARTER_ODD);
+        const vf a = SHUFFLE(w[i], w[i + 4], QUARTER_EVEN);
+        const vf b = SHUFFLE(w[i], w[i + 4], QUARTER_ODD);
         const vf c = SHUFFLE(w[i + 8], w[i + 12], QUARTER_EVEN);
         const vf d = SHUFFLE(w[i + 8], w[i + 12], QUARTER_ODD);
         v[i] = SHUFFLE(a, c, HALF_LOW);

@@ -7,7 +7,8 @@
 #if !defined(WIDE_WITHOUT_AVX512)
 #define USE_AVX512
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,fma,popcnt"))), apply_to = function)
+#pragma clang attribute push( \
+    __attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,fma,popcnt"))), apply_to = function)
 #else
 #pragma GCC target("avx512f,avx512dq,avx512vl,avx512bw,fma,popcnt")
 #endif
