@@ -68,6 +68,7 @@ EXTRAS = {
         "filelock>=3",  # tests on both cores share trained models
         "hypothesis>=6.100",  # property tests of the mathematics
         "mypy>=1.10",  # types of the package
+        "playwright>=1.40",  # drives the system's Chromium over the page of plot_attention
         "pytest>=8",  # test runner
         "pytest-xdist>=3.5",  # tests on both cores
         "ruff>=0.6",  # lint and format
