@@ -25,6 +25,7 @@ EXTRAS = {
     "dev": [
         "hypothesis>=6.100",  # property tests of the mathematics
         "mypy>=1.10",  # types of the package
+        "playwright>=1.40",  # drives a real Chromium through the page that shows attention
         "pytest>=8",  # test runner
         "pytest-xdist>=3.5",  # tests on both cores
         "ruff>=0.6",  # lint and format
@@ -40,12 +41,18 @@ setup(
     license="MIT",
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["onmt_evsoftmax", "onmt_evsoftmax.*"]),
-    package_data={"onmt_evsoftmax": ["py.typed"]},
+    package_data={
+        "onmt_evsoftmax": ["py.typed"],
+        "onmt_evsoftmax.heatmap.page": ["*.html", "*.css", "*.js"],
+    },
     install_requires=INSTALL,
     extras_require=EXTRAS,
     entry_points={
         "console_scripts": [
+            "onmt_count_attended = onmt_evsoftmax.support.command:entry",
+            "onmt_plot_attention = onmt_evsoftmax.heatmap.command:entry",
             "onmt_score = onmt_evsoftmax.scoring:entry",
+            "onmt_trace_attention = onmt_evsoftmax.trace.command:entry",
         ]
     },
 )
