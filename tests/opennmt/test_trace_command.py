@@ -140,3 +140,13 @@ def test_killed_and_repeated_gives_the_same_file(model_folder: Path) -> None:
     cut, whole = model_folder / "cut.trace", model_folder / "whole.trace"
     assert cut.read_bytes() == whole.read_bytes()
     assert not part.exists()
+
+
+def test_an_error_on_the_way_keeps_what_was_done(model_folder: Path) -> None:
+    checkpoints.text(model_folder / "some.en", ["▁you", "▁make", "▁you " * 6000])
+    checkpoints.text(model_folder / "some.de", ["▁sie", "▁macht", "▁sie"])
+    with pytest.raises(UserError, match=r"some.en, line 3: .* 6000 tokens"):
+        run("onmt_trace_attention --model softmax.pt --src some.en --tgt some.de -o some.trace")
+    assert not (model_folder / "some.trace").exists()
+    with TraceReader(model_folder / "some.trace.part") as trace:
+        assert len(trace) == 2

@@ -208,6 +208,10 @@ def test_a_language_model_attends_to_its_own_past(make: Make) -> None:
     np.testing.assert_allclose(attention.weights.sum(-1), 1, atol=1e-5)
     assert np.array_equal(attention.support[0, 0], available("decoder", 8, 8))
     assert all(math.isfinite(score) for score in record.scores)
+    text = check_text(__file__)
+    assert tracer.header(text, None).forced
+    with pytest.raises(UserError, match="is a language model: it reads --src, without --tgt"):
+        tracer.header(text, text)
 
 
 @pytest.mark.parametrize("feeding", [True, False])
