@@ -1,54 +1,17 @@
-"""The command lines of trace_attention, count_attended and plot_attention, as a user runs them."""
+"""The command lines of count_attended and plot_attention on traces, and what all three share."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import re
-import shlex
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 import traces
+from commands import examples, run, tool
 
 from onmt_evsoftmax.console import UserError
-from onmt_evsoftmax.heatmap import command as plot
-from onmt_evsoftmax.support import command as count
-from onmt_evsoftmax.trace import TraceReader
-from onmt_evsoftmax.trace import command as trace
-
-ROOT = Path(__file__).parent.parent
-COMMANDS = {
-    "onmt_trace_attention": trace,
-    "onmt_count_attended": count,
-    "onmt_plot_attention": plot,
-}
-needs_models = pytest.mark.skipif(
-    importlib.util.find_spec("onmt_evsoftmax.opennmt") is None,
-    reason="needs the OpenNMT-py plugin, onmt_evsoftmax.opennmt",
-)
-
-
-def tool(name: str, arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run tools/NAME.py in a process of its own."""
-    return subprocess.run(
-        [sys.executable, str(ROOT / "tools" / f"{name}.py"), *shlex.split(arguments)],
-        cwd=cwd,
-        capture_output=True,
-        encoding="utf-8",
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-
-
-def run(line: str) -> int:
-    """Run a command line inside this process, which is faster."""
-    name, *arguments = shlex.split(line)
-    return COMMANDS[name].main(arguments)
+from onmt_evsoftmax.trace import TraceWriter, encode
 
 
 @pytest.fixture
@@ -61,34 +24,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture(scope="module")
-def checkpoint_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    import checkpoints
-    import models
-
-    folder = tmp_path_factory.mktemp("models")
-    for name, options in (("softmax", []), ("evsoftmax", ["-attention_normalizer", "evsoftmax"])):
-        base = [*models.TRANSFORMER, "-position_encoding"]  # which ends at 5000 tokens
-        checkpoints.save(folder / f"{name}.pt", *base, *options)
-    checkpoints.text(folder / "test.en", checkpoints.SOURCE)
-    checkpoints.text(folder / "test.de", checkpoints.TARGET)
-    return folder
-
-
-@pytest.fixture
-def model_folder(folder: Path, checkpoint_files: Path) -> Path:
-    for path in checkpoint_files.iterdir():
-        (folder / path.name).symlink_to(path)
-    return folder
-
-
-def examples(name: str) -> list[str]:
-    text = COMMANDS[name].make_parser().format_help().replace("\\\n", " ")
-    found = [line.strip()[2:] for line in text.splitlines() if line.strip().startswith("$ ")]
-    assert found
-    return found
-
-
 @pytest.mark.parametrize("name", ["onmt_count_attended", "onmt_plot_attention"])
 def test_the_examples_of_help_run(folder: Path, name: str) -> None:
     for line in examples(name):
@@ -97,23 +32,6 @@ def test_the_examples_of_help_run(folder: Path, name: str) -> None:
         assert run(line) == 0
         for option, path in re.findall(r"(-o) (\S+)", line):
             assert (folder / path).stat().st_size > 0, (option, path)
-
-
-@needs_models
-def test_the_examples_with_models_run(model_folder: Path) -> None:
-    lines = [
-        line
-        for name in COMMANDS
-        for line in examples(name)
-        if name == "onmt_trace_attention" or "--model" in line
-    ]
-    assert len(lines) >= 5
-    for line in lines:
-        assert run(f"{line} --max-length 8" if "--model" in line else line) == 0
-    with TraceReader(model_folder / "posthoc.trace") as posthoc:
-        assert posthoc.header.label == "evsoftmax"
-        assert list(posthoc.header.kinds) == ["context"]
-        assert posthoc.header.model["name"] == "softmax.pt"
 
 
 @pytest.mark.parametrize("name", ["trace_attention", "count_attended", "plot_attention"])
@@ -208,108 +126,19 @@ def test_bad_input_gets_a_sentence_and_no_file(folder: Path, line: str, message:
     (folder / "latin.align").write_bytes(b"0-0 \xff\n")
     (folder / "far.align").write_text("99-0\n\n\n\n")
     (folder / "empty").touch()
-    with trace.TraceWriter(folder / "lm.trace", traces.header(kinds=["decoder"])) as writer:
-        writer.append(trace.encode(traces.record(kinds=["decoder"])))
+    with TraceWriter(folder / "lm.trace", traces.header(kinds=["decoder"])) as writer:
+        writer.append(encode(traces.record(kinds=["decoder"])))
         writer.finish()
-    with trace.TraceWriter(folder / "other.trace", traces.header("sparsemax")) as writer:
-        writer.append(trace.encode(traces.record(1, normalizer="sparsemax")))
+    with TraceWriter(folder / "other.trace", traces.header("sparsemax")) as writer:
+        writer.append(encode(traces.record(1, normalizer="sparsemax")))
         writer.finish()
-    with trace.TraceWriter(folder / "blank.trace", traces.header()) as writer:
-        writer.append(trace.encode(traces.blank()))
+    with TraceWriter(folder / "blank.trace", traces.header()) as writer:
+        writer.append(encode(traces.blank()))
         writer.finish()
-    with trace.TraceWriter(folder / "none.trace", traces.header()) as writer:
+    with TraceWriter(folder / "none.trace", traces.header()) as writer:
         writer.finish()
     before = sorted(folder.rglob("*"))
     with pytest.raises(UserError, match=message) as caught:
         run(line)
     assert "\n" not in str(caught.value)
     assert sorted(folder.rglob("*")) == before
-
-
-BAD_MODELS = [
-    ("--model absent.pt --src test.en", "absent.pt"),
-    ("--model test.en --src test.en", "test.en"),
-    ("--model softmax.pt --src absent", "cannot read absent"),
-    ("--model softmax.pt --src empty", "empty is empty"),
-    ("--model softmax.pt --src latin", "latin, line 2: not valid UTF-8"),
-    ("--model softmax.pt --src test.en --tgt short", "test.en has 4 lines but short has 1"),
-    ("--model softmax.pt --src test.en --attention-normalizer softmaxx", "softmax"),
-    ("--model softmax.pt --src test.en --subword-model absent.model", "cannot read absent.model"),
-    ("--model softmax.pt --src long --tgt long", "long, line 1: the model cannot run on this"),
-]
-
-
-@needs_models
-@pytest.mark.parametrize(("arguments", "message"), BAD_MODELS)
-def test_bad_models_and_texts_get_a_sentence_and_no_file(
-    model_folder: Path, arguments: str, message: str
-) -> None:
-    (model_folder / "empty").touch()
-    (model_folder / "latin").write_bytes(b"a\n\xe4\n")
-    (model_folder / "short").write_text("a\n")
-    (model_folder / "long").write_text("▁you " * 6000 + "\n")
-    before = sorted(model_folder.rglob("*"))
-    for command in ("onmt_trace_attention", "onmt_count_attended"):
-        with pytest.raises(UserError, match=message) as caught:
-            run(f"{command} {arguments} -o out.{'trace' if 'trace' in command else 'json'}")
-        assert "\n" not in str(caught.value)
-        assert sorted(model_folder.rglob("*")) == before
-
-
-@needs_models
-def test_where_a_trace_goes(model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    both = "onmt_trace_attention --model softmax.pt ev=evsoftmax.pt --src test.en --tgt test.de"
-    with pytest.raises(UserError, match="several models need a folder"):
-        run(f"{both} -o out.trace")
-    run(f"{both} -o out/")
-    names = sorted(path.name for path in (model_folder / "out").iterdir())
-    assert names == ["ev.trace", "softmax.trace"]
-    capsys.readouterr()
-    before = (model_folder / "out" / "ev.trace").stat().st_mtime_ns
-    run(f"{both} -o out")
-    assert "out/ev.trace is complete already" in capsys.readouterr().err
-    assert (model_folder / "out" / "ev.trace").stat().st_mtime_ns == before
-
-
-@needs_models
-def test_counting_a_model_equals_counting_its_trace(
-    model_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = "--model evsoftmax.pt --src test.en --tgt test.de"
-    run(f"onmt_trace_attention {text} -o t.trace")
-    capsys.readouterr()
-    run("onmt_count_attended evsoftmax=t.trace --json")
-    stored = json.loads(capsys.readouterr().out)
-    run(f"onmt_count_attended {text} --json")
-    assert json.loads(capsys.readouterr().out) == stored
-    assert not list(model_folder.glob("*.part"))
-
-
-@needs_models
-def test_killed_and_repeated_gives_the_same_file(model_folder: Path) -> None:
-    import checkpoints
-
-    checkpoints.text(model_folder / "many.en", checkpoints.SOURCE * 100)
-    checkpoints.text(model_folder / "many.de", checkpoints.TARGET * 100)
-    line = "--model evsoftmax.pt --src many.en --tgt many.de"
-    run(f"onmt_trace_attention {line} -o whole.trace --quiet")
-    part = model_folder / "cut.trace.part"
-    for attempt in range(2):
-        process = subprocess.Popen(
-            [sys.executable, str(ROOT / "tools" / "trace_attention.py"), *shlex.split(line)]
-            + ["-o", "cut.trace", "--quiet"],
-            cwd=model_folder,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        # Let it come some way further than last time, then kill it.
-        goal = (attempt + 1) * 40_000
-        while process.poll() is None and (not part.exists() or part.stat().st_size < goal):
-            time.sleep(0.005)
-        assert process.poll() is None, "it ended before it could be killed"
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    assert not (model_folder / "cut.trace").exists()
-    run(f"onmt_trace_attention {line} -o cut.trace --quiet")
-    cut, whole = model_folder / "cut.trace", model_folder / "whole.trace"
-    assert cut.read_bytes() == whole.read_bytes()
-    assert not part.exists()

@@ -183,7 +183,8 @@ def _trace(model: str, path: Path, text: _Text, options: argparse.Namespace) -> 
                 trace.append(encode(record, options.precision))
                 bar.update()
         except UserError:
-            trace.discard()  # the same sentence would stop a second run
+            if not trace.count:  # else what is done may be hours of work
+                trace.discard()
             raise
         finally:
             bar.close()

@@ -204,7 +204,7 @@ class TraceWriter:
             os.replace(self.part, self.path)
 
     def discard(self) -> None:
-        """Leave no file behind: for an error that a second run would meet again."""
+        """Leave no file behind."""
         self.part.unlink(missing_ok=True)
 
     def _write(self, data: bytes) -> None:

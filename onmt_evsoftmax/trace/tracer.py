@@ -59,6 +59,10 @@ class Tracer:
 
     def header(self, source: Text, target: Text | None, precision: str = "float32") -> Header:
         """What a trace of these texts says about the run."""
+        if self.loaded.is_language_model:
+            if target:
+                raise UserError(f"{self.path} is a language model: it reads --src, without --tgt")
+            target = source
         return Header(
             kinds=self.kinds,
             model={

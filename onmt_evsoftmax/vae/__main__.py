@@ -11,8 +11,7 @@ from types import ModuleType
 
 import torch
 
-from onmt_evsoftmax.console import UserError, run
-from onmt_evsoftmax.normalizers import unknown
+from onmt_evsoftmax.console import UserError, run, unknown_name
 from onmt_evsoftmax.vae import configuration, data, distributed
 from onmt_evsoftmax.vae.jobs import Experiment, read_results
 
@@ -155,7 +154,7 @@ def _jobs(
             normalizers, estimators = [arguments.normalizer], []
         elif estimator:
             if estimator not in module.ESTIMATORS:
-                raise ValueError(unknown("estimator", estimator, module.ESTIMATORS))
+                raise ValueError(unknown_name("estimator", estimator, module.ESTIMATORS))
             normalizers, estimators = [], [estimator]
     except ValueError as error:
         raise UserError(str(error)) from error

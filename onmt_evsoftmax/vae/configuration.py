@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import yaml
 
-from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.console import UserError, unknown_name
 from onmt_evsoftmax.files import replacing
-from onmt_evsoftmax.normalizers import normalizer_names, unknown
+from onmt_evsoftmax.normalizers import normalizer_names
 
 C = TypeVar("C")
 
@@ -67,7 +67,7 @@ def check_names(names: Sequence[str]) -> None:
     """Refuse a normalizer that is not registered."""
     for name in names:
         if name not in normalizer_names():
-            raise ValueError(unknown("normalizer", name, normalizer_names()))
+            raise ValueError(unknown_name("normalizer", name, normalizer_names()))
 
 
 def check_positive(configuration: Any, *keys: str) -> None:
@@ -104,7 +104,7 @@ def _read(path: str | Path) -> Iterator[tuple[str, str, Any]]:
 def _convert(kind: type, place: str, key: str, value: Any) -> tuple[str, Any]:
     types = typing.get_type_hints(kind)
     if key not in types:
-        raise UserError(f"{place}: {unknown('key', key, types)}")
+        raise UserError(f"{place}: {unknown_name('key', key, types)}")
     wanted = types[key]
     element = typing.get_args(wanted)
     if element:

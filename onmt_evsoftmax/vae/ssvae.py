@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from onmt_evsoftmax.functional import posthoc_evidential
-from onmt_evsoftmax.normalizers import get_loss, unknown
+from onmt_evsoftmax.normalizers import get_loss
 from onmt_evsoftmax.vae import latent
 from onmt_evsoftmax.vae.configuration import check_names, check_positive
 from onmt_evsoftmax.vae.data import DataSet
@@ -64,7 +64,7 @@ class Configuration:
             get_loss(name)
         for name in self.estimators:
             if name not in ESTIMATORS:
-                raise ValueError(unknown("estimator", name, ESTIMATORS))
+                raise ValueError(unknown_name("estimator", name, ESTIMATORS))
         check_positive(self, "epochs", "batch_size", "learning_rate", "temperature")
         if not 0 < self.labelled < 1:
             raise ValueError(f"labelled must be between 0 and 1, not {self.labelled}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +15,9 @@ import onmt
 import pytest
 import torch
 from onmt.modules import MultiHeadedAttention
+from onmt_evsoftmax.opennmt import load_model, record_attention
 
 from onmt_evsoftmax.console import UserError
-from onmt_evsoftmax.opennmt import load_model, record_attention
 from onmt_evsoftmax.support import Counts
 from onmt_evsoftmax.trace import Record, available
 from onmt_evsoftmax.trace.text import check_text, splitter
@@ -114,7 +115,7 @@ def test_the_header_knows_the_model(make: Make, tmp_path: Path) -> None:
     context = header.kinds["context"]
     assert (context.normalizer, context.layers, context.heads) == ("entmax", 2, 2)
     assert context.alphas == [[1.5, 1.5], [1.5, 1.5]]
-    assert header.model["sha256"] == check_text_free_sha256(path)
+    assert header.model["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
     assert header.source["sentences"] == 4
     assert header.target["search"]["beam_size"] == 5
     assert not header.forced
@@ -125,12 +126,6 @@ def test_the_header_knows_the_model(make: Make, tmp_path: Path) -> None:
         "decoder": "softmax",
         "context": "sparsemax",
     }
-
-
-def check_text_free_sha256(path: Path) -> str:
-    import hashlib
-
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def test_scores_are_the_models_log_probabilities(make: Make) -> None:
@@ -213,6 +208,10 @@ def test_a_language_model_attends_to_its_own_past(make: Make) -> None:
     np.testing.assert_allclose(attention.weights.sum(-1), 1, atol=1e-5)
     assert np.array_equal(attention.support[0, 0], available("decoder", 8, 8))
     assert all(math.isfinite(score) for score in record.scores)
+    text = check_text(__file__)
+    assert tracer.header(text, None).forced
+    with pytest.raises(UserError, match="is a language model: it reads --src, without --tgt"):
+        tracer.header(text, text)
 
 
 @pytest.mark.parametrize("feeding", [True, False])
@@ -280,7 +279,7 @@ def test_plain_text_can_be_split_first(tmp_path: Path) -> None:
 def test_a_checkpoint_is_needed(tmp_path: Path) -> None:
     for content in (b"hello", b"", b"\x80\x04N."):
         (tmp_path / "text.pt").write_bytes(content)
-        with pytest.raises(UserError, match="text.pt"):
+        with pytest.raises(UserError, match=r"text\.pt"):
             Tracer(str(tmp_path / "text.pt"))
     with pytest.raises(UserError, match="cannot read"):
         Tracer(str(tmp_path / "absent.pt"))
