@@ -112,7 +112,7 @@ def clause_pair(draw: ClauseDraw) -> tuple[Conjunction, Clause, Clause, bool]:
     first = draw.dice.chance(0.45)
     wish = Wish((outer,), None, 0.1, 0.35, front=not first, past_modal=free)
     main = draw.clause(wish)
-    wish = Wish((inner,), None, 0.1, 0.4 if free else 0.15, front=False, frequency=free)
+    wish = Wish((inner,), None, 0.1 if free else 0, 0.4 if free else 0.15, False, frequency=free)
     if draw.dice.chance(0.06) and inner != "modal":
         clause = draw.clause(replace(wish, subject=PRONOUNS["it n"]), rain(draw))
     else:

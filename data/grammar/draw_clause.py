@@ -23,6 +23,7 @@ MODAL_WEIGHTS = {"can": 5, "must": 4, "have to": 3, "want to": 5, "should": 3, "
                  "be allowed to": 2, "would like to": 3}  # fmt: skip
 PAST_MODALS = ("can", "have to", "want to", "be allowed to")
 PERSONS = frozenset({"person", "baby"})
+COUNTED = frozenset({"sg", "pl"})
 QUALITY = ("gut", "schlecht", "schön")
 RELATIVE_ROLES = {"subject": 40, "acc": 34, "dat": 12, "oblique": 14}
 
@@ -111,7 +112,7 @@ class ClauseDraw:
         weights = {tense: TENSES.get(tense, 1) for tense in wish.tenses}
         if "state" in verb.flags or negated:
             weights.pop("progressive", None)
-        if not is_person(subject):
+        if not is_person(subject) or "fate" in verb.flags:
             weights.pop("modal", None)
         if subject.german_agreement[0] == 2:  # nobody says "du lasest"
             weights.pop("past", None)
@@ -159,8 +160,9 @@ class ClauseDraw:
         """Fill one slot of a verb with a phrase of a kind of ``draw_nominal.ALLOWED``."""
         nominals, adverbials = self.nominals, self.adverbials
         if slot.role == "acc":
-            if "single" in verb.flags:
-                return Object("acc", nominals.phrase(slot.classes, kind, "sg"))
+            if verb.flags & COUNTED:  # one marries one person, but collects many stamps
+                (flag,) = verb.flags & COUNTED
+                return Object("acc", nominals.phrase(slot.classes, kind, flag))
             return Object("acc", nominals.object(slot.classes, subject, kind))
         known = "definite" if kind == "negated" else "object"
         if slot.role == "dat":
@@ -177,7 +179,7 @@ class ClauseDraw:
             return PrepositionalPhrase(slot.english, slot.german, slot.case, inner, "oblique")
         if slot.role in ("in", "towards"):
             return adverbials.name_of_place(slot.classes, towards=slot.role == "towards")
-        if slot.role == "goal" and "place" in slot.classes and self.dice.chance(0.08):
+        if slot.role == "goal" and slot.classes & {"place", "town"} and self.dice.chance(0.08):
             return adverbials.fixed("goal")
         target = self.nominals.phrase(slot.classes, kind)
         if slot.role == "goal":
@@ -203,14 +205,14 @@ class ClauseDraw:
             return dice.chance(probability * scale)
 
         found: list[Adverbial | None] = []
-        if verb.manner and not clause.negated and drawn(0.18):
+        if verb.manner and not clause.negated and drawn(0.24):
             found.append(self._manner(clause))
         if verb.where and drawn(0.2):
             found.append(self.adverbials.place(verb))
-        if "company" in verb.flags and active and drawn(0.12):
+        if "company" in verb.flags and active and drawn(0.2):
             found.append(self.adverbials.company(clause.subject))
         lasting = "lasting" in verb.flags and tense in ("past", "perfect")
-        if lasting and not clause.negated and not clause.passive and drawn(0.15):
+        if lasting and not clause.negated and not clause.passive and drawn(0.25):
             found.append(self.adverbials.duration())
         elif wish.frequency and _repeatable(clause) and drawn(0.13):
             found.append(self.adverbials.maybe("frequency", tense))

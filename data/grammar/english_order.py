@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from grammar import english
 from grammar.adjunct import FixedPhrase
-from grammar.clause import Adverbial, Clause, Content, Modal, Object
-from grammar.words import COMMA, Word, within, words
+from grammar.clause import Clause, Content, Modal, Object
+from grammar.words import Word, within, words
 
 ORDER = ("agent", "manner", "company", "goal", "place", "cause", "duration", "time")
 
 
 def statement(clause: Clause) -> list[Word]:
     """Return a main or subordinate clause, without mark or conjunction."""
-    front = _front(clause.front)
+    front = within("front", clause.front.english()) if clause.front else []
     subject = [] if clause.gap == "subject" else _subject(clause)
     return front + subject + _predicate(clause, _chain(clause, do=clause.negated))
 
@@ -33,13 +33,6 @@ def imperative(clause: Clause) -> list[Word]:
     """Return *buy a car* or *do not buy a car*."""
     before = words("do", "verb") + words("not", "not") if clause.negated else []
     return before + words(clause.verb.english, "verb") + _after(clause)
-
-
-def _front(adverbial: Adverbial | None) -> list[Word]:
-    if not adverbial:
-        return []
-    comma = [Word(COMMA)] if adverbial.kind == "sentence" else []
-    return within("front", adverbial.english()) + comma
 
 
 def _subject(clause: Clause) -> list[Word]:

@@ -104,7 +104,7 @@ def predicate_clause(
     kind = "definite" if negated else "any"
     adjective = dice.rarest(predicable(draw, noun))
     subject: Nominal = unadorned(nominals.phrase(frozenset(), kind, noun=noun))
-    if "person" in adjective.classes and dice.chance(0.4):
+    if "person" in noun.classes and "person" in adjective.classes and dice.chance(0.4):
         subject = nominals.subject(PERSON, kind)
     tense = dice.pick(tenses)
     comparison = Comparison(adjective)
@@ -127,10 +127,12 @@ def unadorned(phrase: NounPhrase) -> NounPhrase:
 
 
 def _peer(draw: ClauseDraw, noun: Noun, adjective: Adjective) -> Noun:
-    """Draw something of the same class, to which the adjective can apply as well."""
-    peers = [n for n in draw.nominals.nouns(adjective.classes) if not n.ambiguous]
-    shared = [n for n in peers if n.classes & noun.classes and n.number == noun.number]
-    return draw.dice.pick(shared or [noun])
+    """Draw something else of the same class, to which the adjective can apply as well."""
+    fitting = [n for n in draw.nominals.nouns(adjective.classes) if not n.ambiguous]
+    peers = [n for n in fitting if n.classes & noun.classes and n is not noun]
+    if not peers:
+        raise Unfit
+    return draw.dice.rarest(peers)
 
 
 def profession(draw: ClauseDraw) -> Sentence:
