@@ -150,14 +150,15 @@ train_all() {
 # report NAME=RUN...: one table and the figures of all models. They are always made anew: they are
 # quick, and belong to the models of this call.
 report() {
-    local named systems=() traces=() counts=() gold=()
+    local named systems=() traces=() counts=() gold=() baseline=()
     for named; do
         systems+=("$named/$SET.de") traces+=("$named/first.trace") counts+=("$named/attended.json")
     done
     if [[ $DRY_RUN ]]; then say "[step] table and figures of: $*"; return; fi
     [[ -z ${GOLD:-} ]] || gold=(--align "$GOLD" --level word)
     say "[step] table and figures"
-    onmt_score --hyp "${systems[@]}" --ref "$REFERENCE" --lang de --baseline "${NORMALIZERS%% *}" \
+    (($# == 1)) || baseline=(--baseline "${NORMALIZERS%% *}")  # one alone has nothing to differ from
+    onmt_score --hyp "${systems[@]}" --ref "$REFERENCE" --lang de "${baseline[@]}" \
         --metrics bleu bleu-tok-lc chrf++ --quiet -o "$OUTPUT/scores.txt" -o "$OUTPUT/scores.json"
     onmt_plot_attention "${traces[@]}" "${gold[@]}" --sentence "${FIGURE_SENTENCE:-1}" \
         --quiet -o "$OUTPUT/attention.png"
