@@ -34,7 +34,10 @@ def test_idx_files_come_back_plain_and_compressed(tmp_path):
         (idx_bytes(torch.zeros(2, 2, 2, dtype=torch.uint8))[:-1], "promises 8 bytes, there are 7"),
         (idx_bytes(torch.zeros(2, 2, 2, dtype=torch.uint8)) + b"x", "there are 9"),
         (idx_bytes(torch.zeros(0, 2, 2, dtype=torch.uint8)), "holds nothing"),
-        (gzip.compress(idx_bytes(torch.zeros(9, 9, 9, dtype=torch.uint8)), mtime=0)[:-12], "damaged gzip"),
+        (
+            gzip.compress(idx_bytes(torch.zeros(9, 9, 9, dtype=torch.uint8)), mtime=0)[:-12],
+            "damaged gzip",
+        ),
         (b"\x1f\x8b" + bytes(30), "damaged gzip"),
     ],
 )

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from onmt_evsoftmax.console import unknown_name
 from onmt_evsoftmax.functional import posthoc_evidential
 from onmt_evsoftmax.normalizers import get_loss
 from onmt_evsoftmax.vae import latent
