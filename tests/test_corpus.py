@@ -125,7 +125,7 @@ def test_every_word_is_aligned_but_the_few_without_counterpart(made: dict) -> No
             found = pairs(align)
             english, german_tokens = source.split(), target.split()
             alone = {english[i] for i in set(range(len(english))) - {i for i, _ in found}}
-            assert alone <= {",", *(("a", "an") if "profession" in tags else ())}, source
+            assert alone <= ({"a", "an"} if "profession" in tags else set()), source
             alone = set(range(len(german_tokens))) - {j for _, j in found}
             polite = "imperative" in tags or "vocative" in tags
             assert {german_tokens[j] for j in alone} <= {",", *(("Sie",) if polite else ())}, target
@@ -167,8 +167,8 @@ def test_words_that_mean_the_same_are_aligned(made: dict) -> None:
 def test_lexicon_has_at_least_400_lemmas() -> None:
     assert len(LEXICON.lemmas()) >= 400
     nouns = [row for name in ("people", "things", "places") for row in rows(name)]
-    assert len({row["german"] for row in nouns}) >= 250
-    assert len({row["german"] for row in rows("verbs")}) >= 120
+    assert len({row["german"] for row in nouns}) >= 200
+    assert len({row["german"] for row in rows("verbs")}) >= 100
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_default_corpus_shows_every_word(tmp_path: Path) -> None:
         forms = {noun.german_form(case, "sg").lower() for case in german.CASES}
         if noun.german_plural != "-":
             forms |= {noun.german_form(case, "pl").lower() for case in german.CASES}
-        assert sum(tokens[form] for form in forms) >= 10, noun.german
+        assert sum(tokens[form] for form in forms) >= 5, noun.german
     for adverb in LEXICON.adverbs:
         assert all(tokens[word.lower()] >= 5 for word in adverb.german.split()), adverb.german
 

@@ -188,7 +188,7 @@ def coordination(draw: ClauseDraw) -> Sentence:
     return coordinated(draw, [main_clause(draw) for _ in range(2)])
 
 
-def main_clause(draw: ClauseDraw, plain: float = 0.6) -> Clause:
+def main_clause(draw: ClauseDraw, plain: float = 0.75) -> Clause:
     """Draw a main clause, ``plain`` or with one dependent clause."""
     if draw.dice.chance(plain):
         return draw.clause(Wish(adverbials=0.5))
@@ -225,7 +225,7 @@ def anaphora(draw: ClauseDraw) -> Sentence:
     adjectives = predicable(draw, phrase.noun)
     if not adjectives:
         raise Unfit
-    adjective = draw.dice.rarest(adjectives)
+    adjective = draw.dice.common(adjectives)
     tense = "present" if main.tense in ("present", "future") else "past"
     main = replace(main, complements=(Object("acc", unadorned(phrase)),))
     parts = (Oblique("predicate", Comparison(adjective)),)

@@ -17,13 +17,13 @@ SHORTEST_WORDS = 3  # without punctuation
 LONGEST_TOKENS = 30  # with punctuation, on either side
 
 WEIGHTS: dict[str, float] = {
-    "statement": 30,
-    "relative": 11,
-    "subordinate": 12,
-    "content": 9,
-    "coordination": 5,
+    "statement": 34,
+    "relative": 9,
+    "subordinate": 9,
+    "content": 8,
+    "coordination": 3,
     "anaphora": 5,
-    "purpose": 2.5,
+    "purpose": 2,
     "passive": 4,
     "gern": 2,
     "predicate": 4,

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
+from bisect import bisect
 from collections.abc import Hashable, Mapping, Sequence
+from functools import cache
+from itertools import accumulate
 from typing import TypeVar
 
 T = TypeVar("T", bound=Hashable)
-FEW = 4
+HEAD = 12
+
+
+@cache
+def _limits(count: int) -> list[float]:
+    """Return the running sums of the weights of ``count`` words."""
+    return list(accumulate(1 / (rank + HEAD) for rank in range(count)))
 
 
 class Unfit(Exception):
@@ -20,7 +28,6 @@ class Dice:
 
     def __init__(self, seed: str) -> None:
         self._rng = random.Random(seed)
-        self._used: Counter[object] = Counter()
 
     def chance(self, probability: float) -> bool:
         """Return True with that probability."""
@@ -30,12 +37,13 @@ class Dice:
         """Return one of the options, all equally likely."""
         return options[int(self._rng.random() * len(options))]
 
-    def rarest(self, options: Sequence[T]) -> T:
-        """Return the option that was used the least among a few drawn: no word stays rare."""
-        drawn = [self.pick(options) for _ in range(FEW)]
-        chosen = min(drawn, key=lambda option: self._used[option])
-        self._used[chosen] += 1
-        return chosen
+    def common(self, options: Sequence[T]) -> T:
+        """Return an option, the earlier in the sequence the likelier, as words are in a language.
+
+        Tables list common words first; the n-th word has a weight of 1 / (n + HEAD).
+        """
+        limits = _limits(len(options))
+        return options[bisect(limits, self._rng.random() * limits[-1])]
 
     def weighted(self, weights: Mapping[T, float]) -> T:
         """Return a key with a probability in proportion to its weight."""

@@ -45,12 +45,12 @@ class AdverbialDraw:
 
     def fixed(self, kind: str) -> FixedPhrase:
         """Draw an adverb of a kind that does not depend on the tense."""
-        return FixedPhrase(self.dice.rarest(self.of_kind(kind)))
+        return FixedPhrase(self.dice.common(self.of_kind(kind)))
 
     def maybe(self, kind: str, tense: str) -> FixedPhrase | None:
         """Draw an adverb of a kind that goes with the tense, if there is one."""
         found = self.of_kind(kind, tense)
-        return FixedPhrase(self.dice.rarest(found)) if found else None
+        return FixedPhrase(self.dice.common(found)) if found else None
 
     def time(self, tense: str, negated: bool = False) -> Adverbial | None:
         """Draw a time: a fixed one, *at eight o'clock*, *three days ago* or *in 1998*."""
@@ -90,7 +90,7 @@ class AdverbialDraw:
     def manner(self, verb: Verb) -> FixedPhrase:
         """Draw one of the manners in which the verb is done."""
         manners = [self.nominals.lexicon.adverb(form, "manner") for form in verb.manner]
-        return FixedPhrase(self.dice.rarest(manners))
+        return FixedPhrase(self.dice.common(manners))
 
     def place(self, verb: Verb) -> Adverbial:
         """Draw a place where the verb is done."""

@@ -71,7 +71,7 @@ class ClauseDraw:
     def _pick(self, found: Sequence[Verb]) -> Verb:
         if not found:
             raise Unfit
-        return self.dice.rarest(found)
+        return self.dice.common(found)
 
     def _all_fitting(self, fits: Callable[[Verb], bool]) -> list[Verb]:
         return [verb for verb in self.plain if fits(verb)]
@@ -94,7 +94,7 @@ class ClauseDraw:
 
     def clause(self, wish: Wish, verb: Verb | None = None) -> Clause:
         """Draw a clause."""
-        verb = verb or self.dice.rarest(self.plain)
+        verb = verb or self.dice.common(self.plain)
         negated = self.dice.chance(wish.negation)
         subject = wish.subject or self.nominals.subject(
             verb.subject, "definite" if negated else wish.subjects

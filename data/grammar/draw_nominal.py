@@ -76,7 +76,7 @@ class NominalDraw:
     ) -> NounPhrase:
         """Draw a noun phrase; ``kind`` is a key of ALLOWED, ``plain`` is without genitives."""
         dice = self.dice
-        noun = noun or dice.rarest(self.nouns(classes))
+        noun = noun or dice.common(self.nouns(classes))
         if not number:
             plural = 1.0 if kind == "bare" else 0.3
             number = "pl" if not noun.number and dice.chance(plural) else "sg"
@@ -93,8 +93,8 @@ class NominalDraw:
     def _first(self, noun: Noun) -> Compound | None:
         unseen = self.held_out == "compound"
         firsts = self.firsts(noun, unseen)
-        wanted = unseen or self.dice.chance(0.25)
-        return self.dice.rarest(firsts) if firsts and wanted else None
+        wanted = unseen or self.dice.chance(0.2)
+        return self.dice.common(firsts) if firsts and wanted else None
 
     def _owned(self, phrase: NounPhrase) -> NounPhrase | None:
         dice, noun = self.dice, phrase.noun
@@ -153,7 +153,7 @@ class NominalDraw:
         """Draw a number of things: small ones are the most frequent."""
         if self.held_out == "number":
             return self.dice.pick(sorted(HELD_OUT_NUMBERS))
-        return self.dice.between(2, 12) if self.dice.chance(0.7) else self.dice.pick(NUMBERS)
+        return self.dice.between(2, 12) if self.dice.chance(0.85) else self.dice.pick(NUMBERS)
 
     def possessive(self) -> Determiner:
         """Draw a possessive; *your* goes with who is addressed."""
@@ -173,10 +173,10 @@ class NominalDraw:
         if single and not phrase.owner and dice.chance(0.04):
             ordinal = Adjective(*dice.pick(ordinals()))
             return replace(phrase, adjectives=((ordinal, "positive"),))
-        if not fitting or not dice.chance(0.36):
+        if not fitting or not dice.chance(0.28):
             return phrase
-        adjective = dice.rarest(fitting)
-        if unique and adjective.comparison and dice.chance(0.12):
+        adjective = dice.common(fitting)
+        if unique and adjective.comparison and dice.chance(0.07):
             return replace(phrase, adjectives=((adjective, "superlative"),))
         colours = [a for a in fitting if a.english in COLOURS]
         chosen = [(adjective, "positive")]

@@ -30,7 +30,7 @@ def sentence(clause: Clause, mark: str = ".") -> Sentence:
 
 def statement(draw: ClauseDraw) -> Sentence:
     """Draw a main clause with any verb."""
-    return sentence(draw.clause(Wish()))
+    return sentence(draw.clause(Wish(adverbials=0.85)))
 
 
 def passive(draw: ClauseDraw) -> Sentence:
@@ -74,7 +74,7 @@ def be(draw: ClauseDraw) -> Verb:
 def describable(draw: ClauseDraw, classes: frozenset[str] | None = None) -> Noun:
     """Draw a noun with adjectives whose English word has only one translation."""
     nouns = draw.lexicon.nouns if classes is None else draw.nominals.nouns(classes)
-    noun = draw.dice.rarest(nouns)
+    noun = draw.dice.common(nouns)
     if noun.ambiguous or not predicable(draw, noun):
         raise Unfit
     return noun
@@ -102,7 +102,7 @@ def predicate_clause(
     noun = describable(draw)
     negated = dice.chance(0.12)
     kind = "definite" if negated else "any"
-    adjective = dice.rarest(predicable(draw, noun))
+    adjective = dice.common(predicable(draw, noun))
     subject: Nominal = unadorned(nominals.phrase(frozenset(), kind, noun=noun))
     if "person" in noun.classes and "person" in adjective.classes and dice.chance(0.4):
         subject = nominals.subject(PERSON, kind)
@@ -132,7 +132,7 @@ def _peer(draw: ClauseDraw, noun: Noun, adjective: Adjective) -> Noun:
     peers = [n for n in fitting if n.classes & noun.classes and n is not noun]
     if not peers:
         raise Unfit
-    return draw.dice.rarest(peers)
+    return draw.dice.common(peers)
 
 
 def profession(draw: ClauseDraw) -> Sentence:
@@ -140,7 +140,7 @@ def profession(draw: ClauseDraw) -> Sentence:
     dice, nominals = draw.dice, draw.nominals
     subject, female = _known_person(draw)
     jobs = [n for n in draw.lexicon.nouns if n.feminine != "-"]
-    job = dice.rarest(jobs)
+    job = dice.common(jobs)
     if female:
         job = replace(job, german=job.feminine, gender="f", weak=False)
     adjectives: tuple[tuple[Adjective, str], ...] = ()
