@@ -1,8 +1,8 @@
 """Start-up hook: lets the stock OpenNMT-py commands find this package.
 
-``onmt_evsoftmax.pth`` imports this module in every interpreter of the environment, so it must stay
-tiny: it imports nothing but what Python has already loaded, and it waits. Only when a program
-imports OpenNMT-py (or CTranslate2's OpenNMT-py converter) does it load the real plugin.
+``onmt_evsoftmax.pth`` calls :func:`start` in every interpreter of the environment, so this module
+must stay tiny: it imports nothing but what Python has already loaded, and it waits. Only when a
+program imports OpenNMT-py (or CTranslate2's OpenNMT-py converter) does it load the real plugin.
 
 ``ONMT_EVSOFTMAX=off`` in the environment keeps it asleep.
 """
@@ -93,6 +93,8 @@ def _install(_: ModuleType) -> None:
 def _guard_converter(module: ModuleType) -> None:
     """Check models when CTranslate2 loads one; not now, since that would import torch."""
     load = module.OpenNMTPyConverter._load
+    if load.__module__ == __name__:
+        return  # done already
 
     def _load(self: object) -> object:
         from onmt_evsoftmax.opennmt.converter import load_for_ctranslate2
@@ -102,16 +104,18 @@ def _guard_converter(module: ModuleType) -> None:
     module.OpenNMTPyConverter._load = _load
 
 
-def activate() -> None:
-    """Wait for OpenNMT-py and for CTranslate2's converter."""
-    after_import("onmt", _install)
-    after_import("ctranslate2.converters.opennmt_py", _guard_converter)
-
-
 def wanted() -> bool:
     """Whether the environment leaves the hook switched on."""
     return os.environ.get("ONMT_EVSOFTMAX", "on").strip().lower() not in ("off", "0", "no", "false")
 
 
-if wanted():
-    activate()
+def watch_converter() -> None:
+    """Wait for CTranslate2's converter."""
+    after_import("ctranslate2.converters.opennmt_py", _guard_converter)
+
+
+def start() -> None:
+    """Wait for OpenNMT-py and for CTranslate2's converter, unless switched off."""
+    if wanted():
+        after_import("onmt", _install)
+        watch_converter()

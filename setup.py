@@ -9,7 +9,11 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).parent
 
 # Python runs this line at every start of the environment; a broken hook must not break anything.
-STARTUP = """import sys; exec("try:\\n import onmt_evsoftmax_hook\\nexcept Exception: pass")\n"""
+STARTUP = (
+    r'import sys; exec("try:\n import onmt_evsoftmax_hook as hook\n hook.start()\n'
+    r'except Exception: pass")'
+    "\n"
+)
 
 
 class BuildWithStartupHook(build_py):

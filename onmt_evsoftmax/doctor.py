@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from importlib import metadata
 import torch
 
 import onmt_evsoftmax
+import onmt_evsoftmax_hook
 from onmt_evsoftmax.opennmt import backends
 
 # Both ends of the supported range are tested; what lies between should work.
@@ -74,7 +74,7 @@ def _opennmt() -> Finding:
 
 def _hook(opennmt: Finding) -> Finding:
     what = "start-up hook"
-    if os.environ.get("ONMT_EVSOFTMAX", "on").strip().lower() in ("off", "0", "no", "false"):
+    if not onmt_evsoftmax_hook.wanted():
         return Finding(what, "switched off", "unset the environment variable ONMT_EVSOFTMAX")
     if opennmt.found == "not installed":
         return Finding(what, "not tried, for want of OpenNMT-py", opennmt.advice)

@@ -38,13 +38,13 @@ def install() -> None:
 
     import torch
 
-    from onmt_evsoftmax.opennmt import building, commands, compat, generator, options, rnn
+    from onmt_evsoftmax.opennmt import building, commands, compat, generator, keys, options, rnn
     from onmt_evsoftmax.opennmt.checkpoint import ALLOWED
 
     torch.serialization.add_safe_globals(list(ALLOWED))
     for name, patch in (
         ("onmt.opts", options.patch_opts),
-        ("onmt.utils.parse", options.patch_parse),
+        ("onmt.utils.parse", keys.patch_parse),
         ("onmt.modules.global_attention", rnn.patch_global_attention),
         ("onmt.modules.alibi_position_bias", compat.patch_alibi),
         ("onmt.decoders.decoder", rnn.patch_decoder),
@@ -69,3 +69,4 @@ def install() -> None:
         ("onmt.bin.release_model", commands.patch_release),
     ):
         onmt_evsoftmax_hook.after_import(name, patch)
+    onmt_evsoftmax_hook.watch_converter()

@@ -100,7 +100,7 @@ def save(checkpoint: Any, path: str | os.PathLike[str]) -> None:
 def sweep(prefix: str | os.PathLike[str]) -> None:
     """Remove what a killed run left half-written beside ``prefix_step_N.pt``."""
     target = Path(prefix)
-    for left in target.parent.glob(f".{target.name}_step_*.pt.*.tmp"):
+    for left in target.parent.glob(f".{target.name}_step_*.tmp"):
         left.unlink(missing_ok=True)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.files import replacing
 from onmt_evsoftmax.opennmt.checkpoint import AveragingTorch, CheckpointTorch, sweep
 from onmt_evsoftmax.opennmt.patching import replace
 
@@ -62,6 +63,33 @@ def patch_model_saver(module: Any) -> None:
 
     module.torch = CheckpointTorch()
     replace(module, "build_model_saver", swept)
+    if hasattr(module.ModelSaver, "_st_save"):
+        _save_safetensors_whole(module.ModelSaver)
+
+
+def _save_safetensors_whole(saver: Any) -> None:
+    """3.5.1 can put the weights into a file of their own: that one, too, is whole or not there."""
+    original = saver._st_save
+
+    @functools.wraps(original)
+    def _st_save(self: Any, step: int, model: Any) -> Any:
+        try:
+            import safetensors.torch as library
+        except ImportError:
+            return original(self, step, model)  # which says what to install
+        write = library.save_file
+
+        def save_file(weights: Any, path: str) -> None:
+            with replacing(path) as temporary:
+                write(weights, temporary)
+
+        library.save_file = save_file
+        try:
+            return original(self, step, model)
+        finally:
+            library.save_file = write
+
+    saver._st_save = _st_save
 
 
 def patch_server(module: Any) -> None:

@@ -58,6 +58,8 @@ class LoadedModel:
         """Best translation (or continuation) of each source, by the search the options chose."""
         from onmt.translate import GeneratorLM, GNMTGlobalScorer, Translator
 
+        if self.options.copy_attn:
+            raise ValueError("a copy model needs the texts themselves: use onmt_translate")
         options = self._translate_options
         kind = GeneratorLM if self.is_language_model else Translator
         translator = kind.from_opt(

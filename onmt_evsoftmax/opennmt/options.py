@@ -1,4 +1,4 @@
-"""Our options on OpenNMT-py's parsers, and an error for keys that no OpenNMT-py command knows."""
+"""Our options on OpenNMT-py's parsers."""
 
 from __future__ import annotations
 
@@ -13,17 +13,39 @@ from onmt_evsoftmax.normalizers import get_loss, normalizer_names
 from onmt_evsoftmax.opennmt.patching import replace
 from onmt_evsoftmax.opennmt.settings import EXTENDED, KIND_OPTIONS, WRITTEN
 
+# Option → (what it is, the default in training). In translation the default is the checkpoint's.
 _HELP = {
-    "attention_normalizer": "What turns attention scores into probabilities, in every attention.",
-    "encoder_attention_normalizer": "The same for the encoder's self-attention only.",
-    "decoder_attention_normalizer": "The same for the decoder's self-attention only.",
-    "context_attention_normalizer": "The same for the decoder's attention to the source only.",
-    "attention_alpha": "entmax's alpha: a number above 1, or `learn` for one per head.",
-    "attention_eps": "evsoftmax's eps in training, as in the paper; decoding is always exact.",
-    "global_attention_function": "What normalizes the attention of RNN decoders.",
-    "generator_function": "What turns the output layer's scores into probabilities; "
-    "also chooses its loss.",
+    "attention_normalizer": (
+        "What turns attention scores into probabilities, in every attention.",
+        "softmax",
+    ),
+    "encoder_attention_normalizer": (
+        "The same for the encoder's self-attention only.",
+        "attention_normalizer",
+    ),
+    "decoder_attention_normalizer": (
+        "The same for the decoder's self-attention only.",
+        "attention_normalizer",
+    ),
+    "context_attention_normalizer": (
+        "The same for the decoder's attention to the source only.",
+        "attention_normalizer",
+    ),
+    "attention_alpha": (
+        "entmax's alpha: a number above 1, or `learn` for one per head, trained.",
+        "1.5",
+    ),
+    "attention_eps": (
+        "evsoftmax's eps in training, as in the paper; decoding is always exact.",
+        "0, exact in training, too",
+    ),
+    "global_attention_function": ("What normalizes the attention of RNN decoders.", "softmax"),
+    "generator_function": (
+        "What turns the output layer's scores into probabilities, with the loss that trains it.",
+        "softmax",
+    ),
 }
+_METAVAR = {"attention_alpha": "ALPHA", "attention_eps": "EPS"}
 
 
 class _Written(argparse._StoreAction):
@@ -88,20 +110,30 @@ def _type_of(option: str) -> Callable[[str], Any]:
         return _alpha
     if option == "attention_eps":
         return _eps
-    return _one_of(option, trainable_names if option == "generator_function" else normalizer_names)
+    return _one_of(option, functools.partial(_names, option))
 
 
-def _add(group: Any, option: str) -> None:
-    choices = ""
-    if option == "attention_normalizer":
-        choices = f" One of: {', '.join(normalizer_names())}."
+def _names(option: str) -> list[str]:
+    return trainable_names() if option == "generator_function" else normalizer_names()
+
+
+def _help(option: str, default: str | None = None) -> str:
+    text, own_default = _HELP[option]
+    if option in ("attention_normalizer", *EXTENDED):
+        text += f" One of: {', '.join(_names(option))}."
+    # Shows nothing: it keeps the formatter from adding the default as it is stored, None.
+    return f"{text} (default: {default or own_default})%(default).0s"
+
+
+def _add(group: Any, option: str, default: str | None = None) -> None:
     group.add(
         f"--{option}",
         f"-{option}",
         type=_type_of(option),
         default=None,
         action=_Written,
-        help=_HELP[option] + choices,
+        metavar=_METAVAR.get(option, "NAME"),
+        help=_help(option, default),
     )
 
 
@@ -113,24 +145,26 @@ def add_to_model(parser: Any) -> None:
     _add(group, "attention_eps")
     for action in parser._actions:
         if action.dest in EXTENDED:
-            names = trainable_names() if action.dest == "generator_function" else normalizer_names()
             action.__class__ = _Written
             action.type = _type_of(action.dest)
             action.choices = None
-            action.help = f"{_HELP[action.dest]} One of: {', '.join(names)}."
+            action.metavar = "NAME"
+            action.help = _help(action.dest)
 
 
 def add_to_translate(parser: Any) -> None:
     """Let translation overrule a checkpoint: the same options, none of them set."""
     group = parser.add_argument_group("Sparse attention (onmt_evsoftmax): overrules the checkpoint")
     for option in _HELP:
-        _add(group, option)
+        _add(group, option, "what the checkpoint has")
     group.add(
         "--alignment_layer",
         "-alignment_layer",
         type=int,
         default=None,
-        help="Decoder layer that -report_align reads.",
+        metavar="N",
+        help="Decoder layer that -report_align reads, counted from 0, or from the end if negative "
+        "(default: what the checkpoint has)%(default).0s",
     )
 
 
@@ -153,73 +187,3 @@ def patch_opts(module: Any) -> None:
 
     replace(module, "model_opts", with_model_options)
     replace(module, "translate_opts", with_translate_options)
-
-
-def patch_parse(module: Any) -> None:
-    """``onmt.utils.parse``: an option that no command knows is an error, not silence."""
-    parser_class = module.ArgumentParser
-    original = parser_class.parse_known_args
-
-    @functools.wraps(original)
-    def parse_known_args(self: Any, *args: Any, **kwargs: Any) -> tuple[Namespace, list[str]]:
-        options, left = original(self, *args, **kwargs)
-        _refuse_unknown(self, parser_class, left)
-        return options, left
-
-    parser_class.parse_known_args = parse_known_args
-
-
-def _refuse_unknown(parser: Any, parser_class: Any, left: list[str]) -> None:
-    keys = [token.lstrip("-").split("=")[0] for token in left if _is_option(token)]
-    if not keys:
-        return
-    known = known_keys(parser_class) | {
-        text.lstrip("-") for action in parser._actions for text in action.option_strings
-    }
-    sources = {
-        key: source.split("|")[-1]
-        for source, settings in parser._source_to_settings.items()
-        if source.startswith("config_file")
-        for key in settings
-    }
-    for key in keys:
-        if key not in known:
-            raise UserError(_unknown_key(key, sources.get(key), known))
-
-
-def _is_option(token: str) -> bool:
-    if not token.startswith("-") or len(token.lstrip("-")) == 0:
-        return False
-    try:
-        float(token)
-    except ValueError:
-        return True
-    return False
-
-
-def _unknown_key(key: str, source: str | None, known: set[str]) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.5)
-    where = f"{source}: the key {key!r}" if source else f"the option -{key}"
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"{where} is unknown to every OpenNMT-py command{hint}"
-
-
-@functools.cache
-def known_keys(parser_class: Any) -> set[str]:
-    """Every key that some command takes, so that commands can share one YAML file."""
-    import onmt.opts as opts
-
-    build_vocab = getattr(opts, "data_prepare_opts", None) or opts.dynamic_prepare_opts
-    translate_takes = opts.translate_opts.__wrapped__.__code__.co_varnames
-    parsers = [parser_class() for _ in range(3)]
-    opts.train_opts(parsers[0])
-    build_vocab(parsers[1], build_vocab_only=True)
-    opts.translate_opts(parsers[2], **({"dynamic": True} if "dynamic" in translate_takes else {}))
-    return {
-        text.lstrip("-")
-        for parser in parsers
-        for action in parser._actions
-        for text in action.option_strings
-    }

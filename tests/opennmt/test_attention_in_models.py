@@ -194,7 +194,7 @@ def test_a_nan_score_shows_and_does_not_pass_for_masked() -> None:
 @pytest.mark.parametrize("feed", ["0", "1"])
 def test_rnn_attention_equals_the_reference_and_sees_no_padding(name: str, feed: str) -> None:
     model = build(*RNN, "-input_feed", feed, "-global_attention_function", name)
-    source, lengths = batch([7, 5, 3, 1])
+    source, lengths = batch([7, 3, 1, 5])
     target, _ = batch([6, 6, 6, 6], seed=1)
     with record_attention(model) as records:
         outputs = force(model, source, target, lengths)

@@ -15,7 +15,7 @@ import onmt.bin.average_models
 import onmt.models.model_saver
 import pytest
 import torch
-from models import TRANSFORMER, flags, parse
+from models import TRANSFORMER, build, flags, parse
 
 from onmt_evsoftmax.console import UserError
 from onmt_evsoftmax.opennmt import checkpoint as checkpoints
@@ -217,6 +217,35 @@ def test_sweeping_removes_only_what_a_killed_run_left(tmp_path: Path) -> None:
         path.write_text("x")
     sweep(tmp_path / "model")
     assert sorted(tmp_path.iterdir()) == sorted(others)
+
+
+def test_weights_in_a_file_of_their_own_are_whole_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saver_class = onmt.models.model_saver.ModelSaver
+    if not hasattr(saver_class, "_st_save"):
+        pytest.skip("only OpenNMT-py 3.5.1 saves safetensors")
+    library = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
+    model = build(*TRANSFORMER, "-attention_normalizer", "evsoftmax")
+    optimizer = Namespace(state_dict=dict)
+    base = str(tmp_path / "model")
+    saver = saver_class(base, model, model.options, model.vocabs, optimizer, -1, "safetensors")
+    saver.save(1)
+    assert torch.equal(
+        library.load_file(tmp_path / "model_step_1.safetensors")["generator.bias"],
+        model.generator.bias,
+    )
+    assert type(load(tmp_path / "model_step_1.pt")["opt"]) is SparseOptions
+
+    def half(weights: Any, path: Any) -> None:
+        Path(path).write_bytes(b"half")
+        raise RuntimeError("no space left")
+
+    monkeypatch.setattr(library, "save_file", half)
+    with pytest.raises(RuntimeError):
+        saver.save(2)
+    assert not (tmp_path / "model_step_2.safetensors").exists()
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_checkpoints_of_different_normalizers_have_no_mean(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -108,7 +109,8 @@ def alone(tmp_path: Path) -> Path:
 def run_alone(folder: Path, code: str, **env: str) -> subprocess.CompletedProcess[str]:
     return python(
         sys.executable,
-        f"import sys; sys.path.insert(0, {str(folder)!r}); import onmt_evsoftmax_hook\n" + code,
+        f"import sys; sys.path.insert(0, {str(folder)!r}); import onmt_evsoftmax_hook\n"
+        "onmt_evsoftmax_hook.start()\n" + code,
         "-S",
         **env,
     )
@@ -153,18 +155,16 @@ def test_a_program_that_imports_something_else_notices_nothing(alone: Path) -> N
 
 def test_a_broken_hook_breaks_nothing(tmp_path: Path) -> None:
     """The line in the .pth file swallows even a hook that is not Python."""
-    import runpy
-
-    setup = (ROOT / "setup.py").read_text()
-    line = next(row for row in setup.splitlines() if row.startswith("STARTUP"))
-    namespace: dict[str, str] = {}
-    exec(line, namespace)
+    (line,) = [
+        ast.literal_eval(node.value)
+        for node in ast.walk(ast.parse((ROOT / "setup.py").read_text()))
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "STARTUP"
+    ]
     (tmp_path / "onmt_evsoftmax_hook.py").write_text("this is not Python")
-    (tmp_path / "broken.pth").write_text(namespace["STARTUP"])
+    (tmp_path / "broken.pth").write_text(line)
     code = f"import site; site.addsitedir({str(tmp_path)!r}); print('fine')"
     done = python(sys.executable, code)
     assert (done.stdout, done.stderr) == ("fine\n", "")
-    assert runpy  # imported to show that the standard library still imports
 
 
 def test_callbacks_run_once_each_right_after_the_module(alone: Path) -> None:
@@ -184,7 +184,28 @@ def test_callbacks_run_once_each_right_after_the_module(alone: Path) -> None:
     assert done.stdout == "2 [('first', 1), ('late', 2)]\n", done.stderr
 
 
-def test_every_process_of_this_environment_knows_the_plugin() -> None:
+def test_by_hand_even_after_opennmt_was_imported() -> None:
+    code = textwrap.dedent("""
+        from onmt.bin.train import _get_parser, train_opts
+        import onmt.model_builder, onmt.train_single, onmt.models.model_saver
+        before = onmt.train_single.load_checkpoint, onmt.train_single._get_model_opts
+        from onmt_evsoftmax.opennmt import install, installed
+        assert not installed()
+        install()
+        install()
+        assert installed()
+        options = {text for action in _get_parser()._actions for text in action.option_strings}
+        assert "--attention_normalizer" in options
+        assert onmt.train_single._get_model_opts is not before[1]
+        assert type(onmt.models.model_saver.torch).__name__ == "CheckpointTorch"
+        print("installed")
+    """)
+    path = os.pathsep.join(sys.path)
+    done = python(sys.executable, code, "-W", "ignore", ONMT_EVSOFTMAX="off", PYTHONPATH=path)
+    assert done.stdout == "installed\n", done.stderr
+
+
+def test_every_process_of_this_environment_knows_the_plugin(tmp_path: Path) -> None:
     if not hook_is_live():
         pytest.skip("the package is not installed here: pip install -e .")
     code = textwrap.dedent("""
@@ -200,14 +221,11 @@ def test_every_process_of_this_environment_knows_the_plugin() -> None:
             print(queue.get(timeout=120))
             process.join()
     """)
-    script = Path(os.environ.get("PYTEST_TMP", "/tmp")) / f"spawned-{os.getpid()}.py"
+    script = tmp_path / "spawning.py"
     script.write_text(code)
-    try:
-        done = subprocess.run(
-            [sys.executable, str(script)], capture_output=True, text=True, timeout=200
-        )
-    finally:
-        script.unlink()
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=200
+    )
     assert done.stdout == "True\n", done.stderr
 
 
