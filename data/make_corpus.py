@@ -21,7 +21,7 @@ from pathlib import Path
 
 from grammar import lexicon
 from grammar.constructions import DRAWN, HARD, draw_one
-from grammar.corpus import ORDER, draw_sets
+from grammar.corpus import ORDER, Progress, draw_sets
 from grammar.dice import Dice
 from grammar.draw_clause import ClauseDraw
 from grammar.words import Sentence, detokenise
@@ -111,7 +111,7 @@ def _write(folder: Path, sizes: Mapping[str, int], seed: int) -> dict[str, list[
     return sets
 
 
-def _progress(sizes: Mapping[str, int]):  # type: ignore[no-untyped-def]
+def _progress(sizes: Mapping[str, int]) -> Progress:
     def show(name: str, count: int) -> None:
         if count == sizes[name] or count % 2000 == 0:
             print(f"\r{name}: {count} of {sizes[name]}", end="", file=sys.stderr, flush=True)

@@ -8,13 +8,16 @@ from grammar import english_order, german_order
 from grammar.adjunct import FixedPhrase
 from grammar.clause import Clause
 from grammar.dice import Unfit
-from grammar.draw_clause import ClauseDraw, Wish, can_be_asked_for
+from grammar.draw_clause import ClauseDraw, Wish
+from grammar.draw_verb import can_be_asked_for
 from grammar.entries import Fixed, Verb
 from grammar.nominal import PRONOUNS, Nominal, NounPhrase
 from grammar.words import COMMA, Sentence, finish, within, words
 
 PEOPLE = frozenset({"person", "child", "adult", "kin", "baby"})
 ASKED = ("present", "past", "perfect", "future", "modal")
+
+POLAR = Wish(ASKED, negation=0, adverbials=0.6, front=False, subjects="object")
 
 
 def _word(source: str, target: str) -> Fixed:
@@ -40,16 +43,14 @@ PRONOUN_WORDS = {
 
 def polar(draw: ClauseDraw) -> Sentence:
     """Draw *Did the man buy the car?*."""
-    clause = draw.clause(Wish(ASKED, negation=0, adverbials=0.6, front=False, subjects="object"))
+    clause = draw.clause(POLAR)
     whole = finish(english_order.question(clause), german_order.main(clause, []), "?")
     return whole.tagged("question-polar", *clause.tags())
 
 
 def adverbial_question(draw: ClauseDraw) -> Sentence:
     """Draw *Why did the man buy the car?*, *Where is he going?*."""
-    wish = Wish(
-        ASKED, negation=0.05, adverbials=0.3, front=False, frequency=False, subjects="object"
-    )
+    wish = replace(POLAR, negation=0.05, adverbials=0.3, frequency=False)
     word, clause = question_word(draw, draw.clause(wish))
     return asked(word, clause)
 
@@ -90,14 +91,14 @@ def pronoun_question(draw: ClauseDraw) -> Sentence:
     role = draw.dice.weighted({"subject": 4, "acc": 5, "dat": 2})
     if role == "subject":
         verb = draw.verb(_clearly_of_person)
-        wish = Wish(ASKED, PRONOUNS["he"], 0.05, 0.6, front=False)
+        wish = Wish(ASKED, subject=PRONOUNS["he"], negation=0.05, adverbials=0.6, front=False)
         clause = replace(draw.clause(wish, verb), gap="subject")
         word = PRONOUN_WORDS["subject", True]
         source = within("wh", FixedPhrase(word).english()) + english_order.statement(clause)
         target = german_order.main(clause, within("wh", FixedPhrase(word).german().all))
         return finish(source, target, "?").tagged("question-wh", *clause.tags())
     verb = draw.verb(_clear_with_dative if role == "dat" else _clear_with_accusative)
-    clause = draw.clause(Wish(ASKED, None, 0, 0.5, front=False, subjects="object"), verb)
+    clause = draw.clause(replace(POLAR, adverbials=0.5), verb)
     slot = verb.slot(role)
     assert slot
     human = slot.classes <= PEOPLE
@@ -131,7 +132,7 @@ def _clear_with_dative(verb: Verb) -> bool:
 def phrase_question(draw: ClauseDraw) -> Sentence:
     """Draw *Which book did he read?*, *How many books did he read?*."""
     verb = draw.verb(_with_accusative)
-    clause = draw.clause(Wish(ASKED, None, 0, 0.4, front=False, subjects="object"), verb)
+    clause = draw.clause(replace(POLAR, adverbials=0.4), verb)
     slot = verb.slot("acc")
     assert slot
     noun = draw.dice.pick(draw.nominals.nouns(slot.classes))
@@ -166,7 +167,7 @@ def command(draw: ClauseDraw) -> Clause:
     """Draw a clause that can be a request to whom the draw addresses."""
     verb = draw.verb(can_be_asked_for)
     subject = PRONOUNS[draw.nominals.address]
-    wish = Wish(("present",), subject, 0.15, 0.0)
+    wish = Wish(("present",), subject, negation=0.15, adverbials=0)
     clause = draw.clause(wish, verb)
     if draw.dice.chance(0.3):
         time = draw.adverbials.maybe("time", "command")
@@ -209,7 +210,7 @@ def _addressed(draw: ClauseDraw, name: Nominal) -> Sentence:
         verb = draw.verb(_of_person)
         tenses = ("present", "perfect", "future", "modal")
         asks = kind == "question"
-        wish = Wish(tenses, subject, 0 if asks else 0.1, 0.5, front=False)
+        wish = Wish(tenses, subject, negation=0 if asks else 0.1, adverbials=0.5, front=False)
         clause = draw.clause(wish, verb)
         source += english_order.question(clause) if asks else english_order.statement(clause)
         target += german_order.main(clause, [] if asks else None)

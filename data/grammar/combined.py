@@ -10,17 +10,19 @@ from grammar.adjunct import PrepositionalPhrase
 from grammar.asking import question_word
 from grammar.clause import Clause, Comparison, Complement, Content, Object, Oblique
 from grammar.dice import Unfit
-from grammar.draw_clause import ClauseDraw, Wish, can_be_asked_for, related
+from grammar.draw_clause import ClauseDraw, Wish, related
+from grammar.draw_verb import can_be_asked_for
 from grammar.entries import Verb
 from grammar.nominal import PRONOUNS, NounPhrase, Pronoun
 from grammar.simple import be, predicable, rain, sentence, unadorned
 from grammar.words import COMMA, Sentence, Word, finish, within, words
 
-FINITE = ("present", "past", "perfect", "future", "modal")
+TIMES = ("present", "past", "perfect", "future")
+FINITE = (*TIMES, "modal")
 
-
-# Tenses of a relative clause in training; only the hard test set has modal verbs there.
-RELATIVE = Wish(("present", "past", "perfect", "future"), None, 0.08, 0.3, front=False)
+INFINITIVE = Wish(("present",), negation=0, adverbials=0, front=False, frequency=False)
+# Training has no modal verb in a relative clause; only the hard test set does.
+RELATIVE = Wish(TIMES, negation=0.08, adverbials=0.3, front=False)
 
 
 def relative(draw: ClauseDraw) -> Sentence:
@@ -110,9 +112,12 @@ def clause_pair(draw: ClauseDraw) -> tuple[Conjunction, Clause, Clause, bool]:
     free = conjunction[2] is FREE
     outer, inner = draw.dice.pick(conjunction[2])
     first = draw.dice.chance(0.45)
-    wish = Wish((outer,), None, 0.1, 0.35, front=not first, past_modal=free)
+    wish = Wish((outer,), negation=0.1, adverbials=0.35, front=not first, past_modal=free)
     main = draw.clause(wish)
-    wish = Wish((inner,), None, 0.1 if free else 0, 0.4 if free else 0.15, False, frequency=free)
+    # "before it did not rain", "as soon as he often comes": only reasons are free of that.
+    wish = Wish((inner,), negation=0, adverbials=0.15, front=False, frequency=False)
+    if free:
+        wish = replace(wish, negation=0.1, adverbials=0.4, frequency=True)
     if draw.dice.chance(0.06) and inner != "modal":
         clause = draw.clause(replace(wish, subject=PRONOUNS["it n"]), rain(draw))
     else:
@@ -153,13 +158,13 @@ def content_clause(draw: ClauseDraw, kind: str) -> Clause:
     verb = draw.verb_saying(kind)
     ahead = verb.english in ("promise", "hope") and kind == "that"
     outer = ("present", "perfect") if ahead else ("present", "past", "perfect")
-    main = draw.clause(Wish(outer, None, 0.12, 0), verb)
+    main = draw.clause(Wish(outer, negation=0.12, adverbials=0), verb)
     if kind == "to":
-        wish = Wish(("present",), main.subject, 0, 0.3, front=False, frequency=False)
+        wish = replace(INFINITIVE, subject=main.subject, adverbials=0.3)
         inner = draw.clause(wish, draw.verb(can_be_asked_for))
         return replace(main, content=Content("to", inner))
     tenses = {"past": ("past",), "perfect": ("past", "perfect")}.get(main.tense, FINITE)
-    wish = Wish(("future",) if ahead else tenses, None, 0.1, 0.4, front=False)
+    wish = Wish(("future",) if ahead else tenses, negation=0.1, adverbials=0.4, front=False)
     if kind != "wh":
         return replace(main, content=Content(kind, draw.clause(wish)))
     word, inner = question_word(draw, draw.clause(replace(wish, frequency=False)))
@@ -170,10 +175,8 @@ def purpose(draw: ClauseDraw) -> Sentence:
     """Draw *went to the shop in order to buy bread*, *um Brot zu kaufen*."""
     verb = draw.verb(can_be_asked_for)
     subject = draw.nominals.subject(frozenset({"person"}), "definite")
-    tenses = ("present", "past", "perfect", "future", "modal")
-    main = draw.clause(Wish(tenses, subject, 0, 0.2), verb)
-    wish = Wish(("present",), subject, 0, 0)
-    inner = draw.clause(wish, draw.verb(can_be_asked_for))
+    main = draw.clause(Wish(FINITE, subject, negation=0, adverbials=0.2), verb)
+    inner = draw.clause(replace(INFINITIVE, subject=subject), draw.verb(can_be_asked_for))
     if inner.verb is verb:
         raise Unfit
     source = within("main", english_order.statement(main)) + words("in order", "um")
@@ -241,8 +244,7 @@ def it(phrase: NounPhrase) -> Pronoun:
 def _about_thing(draw: ClauseDraw, things: frozenset[str]) -> tuple[Clause, NounPhrase]:
     """Draw a clause of somebody and one countable thing, so that *it* has one meaning."""
     verb = draw.verb(_acts_on_one)
-    tenses = ("present", "past", "perfect", "future")
-    clause = draw.clause(Wish(tenses, None, 0.05, 0, subjects="object"), verb)
+    clause = draw.clause(Wish(TIMES, negation=0.05, adverbials=0, subjects="object"), verb)
     part = clause.complement("acc")
     phrase = part.phrase if part else None
     named = isinstance(phrase, NounPhrase) and phrase.noun.belongs(things)
@@ -269,7 +271,7 @@ def _shared_subject(
     verb = draw.verb_taking(phrase.noun, "acc")
     if verb is main.verb or "person" not in verb.subject or not _acts_on_one(verb):
         raise Unfit
-    wish = Wish((main.tense,), main.subject, 0, 0)
+    wish = Wish((main.tense,), main.subject, negation=0, adverbials=0)
     second = draw.clause(wish, verb)
     second = replace(second, complements=(Object("acc", pronoun),), gap="subject")
     source = within("main", english_order.statement(main)) + words("and", "and")

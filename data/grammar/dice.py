@@ -24,7 +24,11 @@ class Unfit(Exception):
 
 
 class Dice:
-    """A seeded source of choices; only ``random.Random.random`` is used, whose bits are fixed."""
+    """A seeded source of choices.
+
+    Only ``random.Random.random`` is used, whose bits are fixed, and plain additions: ``sum`` rounds
+    in another way since Python 3.12.
+    """
 
     def __init__(self, seed: str) -> None:
         self._rng = random.Random(seed)
@@ -42,17 +46,15 @@ class Dice:
 
         Tables list common words first; the n-th word has a weight of 1 / (n + HEAD).
         """
-        limits = _limits(len(options))
-        return options[bisect(limits, self._rng.random() * limits[-1])]
+        return options[self._index(_limits(len(options)))]
 
     def weighted(self, weights: Mapping[T, float]) -> T:
         """Return a key with a probability in proportion to its weight."""
-        point = self._rng.random() * sum(weights.values())
-        for option, weight in weights.items():
-            point -= weight
-            if point < 0:
-                return option
-        return option
+        return list(weights)[self._index(list(accumulate(weights.values())))]
+
+    def _index(self, limits: Sequence[float]) -> int:
+        """Return where a random point falls among running sums of weights."""
+        return min(bisect(limits, self._rng.random() * limits[-1]), len(limits) - 1)
 
     def between(self, low: int, high: int) -> int:
         """Return an integer from ``low`` to ``high``, both included."""

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 
 from grammar.adjunct import FixedPhrase, PrepositionalPhrase
 from grammar.clause import MODALS, Adverbial, Clause, Complement, Modal, Object, Oblique
 from grammar.dice import Dice, Unfit
 from grammar.draw_adverbial import AdverbialDraw
 from grammar.draw_nominal import NominalDraw
-from grammar.entries import Fixed, Noun, Slot, Verb
+from grammar.draw_verb import VerbDraw
+from grammar.entries import Fixed, Slot, Verb
 from grammar.lexicon import Lexicon
 from grammar.nominal import PRONOUNS, Nominal, NounPhrase
 from grammar.numbers import cardinal
 from grammar.relative import Relative
-from grammar.tables import NONE
 
 TENSES = {"present": 22, "progressive": 10, "past": 30, "perfect": 16, "future": 8, "modal": 14}
 MODAL_WEIGHTS = {"can": 5, "must": 4, "have to": 3, "want to": 5, "should": 3, "may": 2,
@@ -43,54 +41,13 @@ class Wish:
     past_modal: bool = True  # whether "could" and "had to" may be there
 
 
-class ClauseDraw:
+class ClauseDraw(VerbDraw):
     """Draws clauses and relative clauses."""
 
     def __init__(self, lexicon: Lexicon, dice: Dice) -> None:
-        self.lexicon = lexicon
-        self.dice = dice
+        super().__init__(lexicon, dice)
         self.nominals = NominalDraw(lexicon, dice)
         self.adverbials = AdverbialDraw(self.nominals)
-        self.plain = [verb for verb in lexicon.verbs if _is_plain(verb)]
-        self._fitting = cache(self._all_fitting)
-        self._taking = cache(self._all_taking)
-        self._saying = cache(self._all_saying)
-
-    def verb(self, fits: Callable[[Verb], bool]) -> Verb:
-        """Draw a verb without a dependent clause; what ``fits`` is worked out once per function."""
-        return self._pick(self._fitting(fits))
-
-    def verb_taking(self, noun: Noun, role: str) -> Verb:
-        """Draw a verb that the noun can be the subject, object or prepositional object of."""
-        return self._pick(self._taking(noun, role))
-
-    def verb_saying(self, kind: str) -> Verb:
-        """Draw a verb with a dependent clause of a kind: that, whether, wh or to."""
-        return self._pick(self._saying(kind))
-
-    def _pick(self, found: Sequence[Verb]) -> Verb:
-        if not found:
-            raise Unfit
-        return self.dice.common(found)
-
-    def _all_fitting(self, fits: Callable[[Verb], bool]) -> list[Verb]:
-        return [verb for verb in self.plain if fits(verb)]
-
-    def _all_saying(self, kind: str) -> list[Verb]:
-        slots = [(verb, verb.slot("clause")) for verb in self.lexicon.verbs]
-        return [verb for verb, slot in slots if slot and kind in slot.classes]
-
-    def _all_taking(self, noun: Noun, role: str) -> list[Verb]:
-        if role == "subject":
-            return [verb for verb in self.plain if noun.belongs(verb.subject)]
-        found = []
-        for verb in self.plain:
-            slot = verb.slot(role)
-            alone = role != "dat" or len(verb.slots) == 1
-            said = role != "oblique" or (slot is not None and slot.english != NONE)
-            if slot and alone and said and noun.belongs(slot.classes):
-                found.append(verb)
-        return found
 
     def clause(self, wish: Wish, verb: Verb | None = None) -> Clause:
         """Draw a clause."""
@@ -282,13 +239,3 @@ def _repeatable(clause: Clause) -> bool:
     determiner = subject.determiner if isinstance(subject, NounPhrase) else None
     denied = clause.negated or (determiner is not None and determiner.english == "no")
     return not denied and "state" not in clause.verb.flags
-
-
-def can_be_asked_for(verb: Verb) -> bool:
-    """Tell whether one can ask somebody to do it."""
-    return "command" in verb.flags
-
-
-def _is_plain(verb: Verb) -> bool:
-    special = verb.subject & {"it", "nobody"}
-    return not special and not any(slot.role == "clause" for slot in verb.slots)

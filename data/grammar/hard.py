@@ -26,7 +26,7 @@ def nested_relative(draw: ClauseDraw) -> Sentence:
 
 def modal_in_relative(draw: ClauseDraw) -> Sentence:
     """Draw *the book that he has to read*, *das er lesen muss*."""
-    clause = draw.clause(Wish(("present", "past", "perfect"), None, 0, 0.2))
+    clause = draw.clause(Wish(("present", "past", "perfect"), negation=0, adverbials=0.2))
     wish = replace(combined.RELATIVE, tenses=("modal",))
     return simple.sentence(combined.with_relative(draw, clause, wish))
 

@@ -53,8 +53,8 @@ def fond(draw: ClauseDraw) -> Sentence:
     """Draw *likes to read books*, *liest gern Bücher*."""
     verb = draw.verb(_can_be_liked)
     subject = draw.nominals.subject(verb.subject, "definite")
-    wish = Wish(("present",), subject, 0, 0.3, front=False, objects="bare", frequency=False)
-    clause = draw.clause(wish, verb)
+    wish = Wish(("present",), subject, negation=0, adverbials=0.3, front=False, frequency=False)
+    clause = draw.clause(replace(wish, objects="bare"), verb)
     return sentence(replace(clause, fond=True))
 
 
@@ -214,5 +214,5 @@ def rain(draw: ClauseDraw) -> Verb:
 def weather(draw: ClauseDraw) -> Sentence:
     """Draw *It is raining heavily*."""
     tenses = ("present", "past", "perfect", "future", "progressive")
-    wish = Wish(tenses, PRONOUNS["it n"], 0.12, 1.2)
+    wish = Wish(tenses, PRONOUNS["it n"], negation=0.12, adverbials=1.2)
     return sentence(draw.clause(wish, rain(draw)))
