@@ -142,3 +142,15 @@ def test_bad_input_gets_a_sentence_and_no_file(folder: Path, line: str, message:
         run(line)
     assert "\n" not in str(caught.value)
     assert sorted(folder.rglob("*")) == before
+
+
+def test_a_page_of_a_long_trace_has_its_beginning(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onmt_evsoftmax.heatmap.command.PAGE_SENTENCES", 3)
+    run("onmt_plot_attention softmax.trace -o page.html")
+    assert "first 3 of 4 sentences; choose others with --sentence" in capsys.readouterr().err
+    assert (folder / "page.html").read_text(encoding="utf-8").count('id="s0.') == 3
+    run("onmt_plot_attention softmax.trace --sentence 2,4 -o page.html")
+    assert (folder / "page.html").read_text(encoding="utf-8").count('id="s0.') == 2
+    assert not capsys.readouterr().err

@@ -307,6 +307,10 @@ def test_the_address_restores_the_view(chromium: Any, pages: dict[str, Path]) ->
 def test_one_kind_of_one_trace(chromium: Any, pages: dict[str, Path]) -> None:
     with browser.opened(chromium, pages["one"]) as page:
         assert page.locator("#kind label").all_inner_texts() == ["Decoder"]
+        # It is line 2 of the text, and the only one here.
+        assert page.locator("#line").input_value() == "2"
+        assert page.locator("#lines").inner_text() == "(1 of 1)"
+        assert "line=2&" in page.evaluate("location.hash")
         assert page.locator(".panel").count() == 1
         # The future is neither zero nor small: it is not there.
         page.keyboard.press("Home")

@@ -19,6 +19,9 @@ from onmt_evsoftmax.trace.grid import LEVELS
 from onmt_evsoftmax.trace.progress import progress
 from onmt_evsoftmax.trace.source import Source, open_traces
 
+#: A page of more than this many sentences is slow to open, so more must be asked for.
+PAGE_SENTENCES = 1000
+
 DESCRIPTION = """\
 Draw attention from traces: heatmaps of one sentence, the paper's Figures 4 and 1, or a page to
 explore every sentence, layer and head in a browser. Exact zeros stay blank, and differ from small
@@ -58,7 +61,7 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("traces", nargs="*", metavar="[NAME=]TRACE", help="what to draw")
     add("-o", "--output", required=True, metavar="OUT", help=".png .svg .pdf .html .pt")
-    add("--sentence", metavar="N", help="source line (default: 1; all lines in a page)")
+    add("--sentence", metavar="N", help="source line (default: 1; in a page 1-1000)")
     add("--kind", choices=KINDS, help="kind of attention (default: context; all in a page)")
     add("--layer", default="last", metavar="N", help="layers to draw (default: last)")
     add(
@@ -132,7 +135,15 @@ def _page(
 
     same_text(sources)
     count = min(len(source.trace) for source in sources)
-    lines = [n + 1 for n in choice.parse(options.sentence or "all", count, "--sentence")]
+    given = options.sentence
+    if given is None and count > PAGE_SENTENCES:
+        given = f"1-{PAGE_SENTENCES}"
+        print(
+            f"note: the page has the first {PAGE_SENTENCES} of {count} sentences; choose others "
+            f"with --sentence, for example {PAGE_SENTENCES + 1}-{2 * PAGE_SENTENCES}",
+            file=sys.stderr,
+        )
+    lines = [n + 1 for n in choice.parse(given or "all", count, "--sentence")]
     bar = progress(len(lines), "writing page", options.quiet)
     write_page(
         options.output,

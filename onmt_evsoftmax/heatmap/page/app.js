@@ -8,6 +8,13 @@ let book, panels, hover = null, drawing = 0;
 const most = (field) => Math.max(...book.traces.map((t) => t.kinds[state.kind]?.[field] ?? 0));
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 
+/** Where on this page a line of the source text is, or the next one if it is not. */
+function place(line) {
+  const wanted = Number.parseInt(line, 10) || 1;
+  const found = book.sentences.findIndex((one) => one.line >= wanted);
+  return found < 0 ? book.sentences.length - 1 : found;
+}
+
 /** Change what is shown; everything that does not fit the new choice is brought into range. */
 function choose(change) {
   Object.assign(state, change);
@@ -64,7 +71,10 @@ const actions = {
 
 /** Controls show the state; they never hold it. */
 function controls() {
-  $("line").value = state.line + 1;
+  const { length } = book.sentences;
+  const whole = book.sentences[length - 1].line === length;
+  $("line").value = book.sentences[state.line].line;
+  $("lines").textContent = whole ? `of ${length}` : `(${state.line + 1} of ${length})`;
   $("previous").disabled = state.line === 0;
   $("next").disabled = state.line === book.sentences.length - 1;
   options($("layer"), most("layers"), state.layer, []);
@@ -101,7 +111,7 @@ function legend(largest, gold) {
 /** The address holds the view, so that a link or a reload shows the same. */
 function remember() {
   const { line, kind, layer, head, units, row } = state;
-  const parts = { line: line + 1, kind, layer: layer + 1, head: head < 0 ? "mean" : head + 1, units, row: row + 1 };
+  const parts = { line: book.sentences[line].line, kind, layer: layer + 1, head: head < 0 ? "mean" : head + 1, units, row: row + 1 };
   history.replaceState(null, "", `#${new URLSearchParams(parts)}`);
 }
 
@@ -109,7 +119,7 @@ function recall() {
   const given = new URLSearchParams(location.hash.slice(1));
   const number = (name) => (Number.parseInt(given.get(name), 10) || 1) - 1;
   const change = {};
-  if (given.has("line")) change.line = number("line");
+  if (given.has("line")) change.line = place(given.get("line"));
   if (book.kinds.includes(given.get("kind"))) change.kind = given.get("kind");
   if (given.has("layer")) change.layer = number("layer");
   if (given.has("head")) change.head = given.get("head") === "mean" ? -1 : number("head");
@@ -149,8 +159,8 @@ async function start() {
   book = parse(await unpack("book"));
   const count = book.sentences.length;
   $("about").textContent = [book.about, `${count} sentence${count === 1 ? "" : "s"}`].filter(Boolean).join(" · ");
-  $("lines").textContent = `of ${count}`;
-  $("line").max = count;
+  $("line").min = book.sentences[0].line;
+  $("line").max = book.sentences[count - 1].line;
   panels = book.traces.map((trace, id) => new Panel({ ...trace, id }, actions));
   $("panels").append(...panels.map((panel) => panel.element));
   segments("kind", book.kinds.map((kind) => [kind, NAMES[kind] ?? kind]));
@@ -158,7 +168,7 @@ async function start() {
   finder(book.sentences, (line) => choose({ line }));
   $("previous").addEventListener("click", () => choose({ line: state.line - 1 }));
   $("next").addEventListener("click", () => choose({ line: state.line + 1 }));
-  $("line").addEventListener("change", (event) => choose({ line: (Number.parseInt(event.target.value, 10) || 1) - 1 }));
+  $("line").addEventListener("change", (event) => choose({ line: place(event.target.value) }));
   $("layer").addEventListener("change", (event) => choose({ layer: Number(event.target.value) }));
   $("head").addEventListener("change", (event) => choose({ head: Number(event.target.value) }));
   $("theme").addEventListener("click", () => { theme(document.documentElement.dataset.theme !== "dark"); show(); });

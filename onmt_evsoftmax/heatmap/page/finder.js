@@ -26,7 +26,7 @@ function finder(sentences, go) {
       if (words.every((word) => folded[i].includes(word))) hits.push(i);
     }
     list.replaceChildren(...hits.map((index) => {
-      const number = make("b", { textContent: String(index + 1) });
+      const number = make("b", { textContent: String(sentences[index].line) });
       const item = make("li", { id: `found-${index}`, dir: "auto", dataset: { index } }, [number, sentences[index].text]);
       item.setAttribute("role", "option");
       return item;
