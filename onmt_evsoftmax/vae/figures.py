@@ -65,7 +65,7 @@ def digits_and_priors(results: Results) -> Any:
 
     methods = _by_method(results)
     figure, grid = pyplot.subplots(
-        len(methods), 2, figsize=(9, 1.75 * len(methods)), squeeze=False, sharey="row"
+        len(methods), 2, figsize=(9, 1.6 * len(methods)), squeeze=False, sharey="row"
     )
     for row, (method, contents) in zip(grid, methods.items(), strict=True):
         content = contents[0]
@@ -89,7 +89,7 @@ def digits_and_priors(results: Results) -> Any:
         row[0].set_ylabel(TITLES.get(method, method), fontsize=9)
     seed = next(iter(methods.values()))[0]["seed"]
     figure.suptitle(f"p(z | y) over the decoded latent classes, seed {seed}", fontsize=10, y=1.0)
-    figure.tight_layout(h_pad=3.2)
+    figure.tight_layout(h_pad=1.6)
     return figure
 
 
@@ -97,7 +97,7 @@ def distance_curves(results: Results) -> Any:
     """Figure 3: label-space W1 and the legacy distance over iterations, mean ± standard error."""
     from matplotlib import pyplot
 
-    figure, row = pyplot.subplots(1, 2, figsize=(9, 3.2))
+    figure, row = pyplot.subplots(1, 2, figsize=(10.5, 3.2))
     titles = {"w1": "W1 on the labels", "legacy": "distance as published"}
     for axes, (metric, title) in zip(row, titles.items(), strict=True):
         for method, contents in _by_method(results).items():
@@ -114,9 +114,10 @@ def distance_curves(results: Results) -> Any:
         axes.set_ylabel(title)
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.25)
-    row[1].legend(frameon=False, fontsize=8)
+    row[1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     seeds = len({result["seed"] for result in results})
-    figure.suptitle(f"distance to the right digits, mean ± standard error of {seeds} seeds")
+    spread = f"mean ± standard error of {seeds} seeds" if seeds > 1 else "one seed"
+    figure.suptitle(f"distance to the right digits, {spread}", fontsize=10)
     figure.tight_layout()
     return figure
 
