@@ -53,22 +53,13 @@ test-onmt35: $(STAMP35)  ## the plugin's tests again, with OpenNMT-py 3.5.1 (in 
 	$(VENV35)/bin/python -m pytest -n 2 --dist worksteal tests/opennmt
 
 .PHONY: demo
-demo: $(STAMP)  ## the main job: train softmax and ev-softmax on the embedded corpus, score, draw
-	PATH="$(CURDIR)/$(BIN):$$PATH" recipes/demo/run.sh -o runs/demo
+demo: $(STAMP)  ## train softmax and ev-softmax on the embedded corpus, score, count, draw
+	PATH="$(abspath $(BIN)):$$PATH" recipes/demo/run.sh -o runs/demo
 
 CORPUS ?= demo
 .PHONY: study
-study: $(VENV)/.study  ## the paper's table on CORPUS=demo: normalizers x seeds, with Snakemake
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/snakemake -s recipes/study/Snakefile --cores all \
-		--config corpus=$(CORPUS)
-
-$(VENV)/.study: $(STAMP)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[study]'
-	touch $@
-
-.PHONY: figure1
-figure1: $(STAMP)  ## the paper's Figure 1
-	$(BIN)/python -m onmt_evsoftmax figure1 -o runs/figure1.png
+study: $(STAMP)  ## normalizers x seeds on CORPUS (default: demo): the paper's table
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/snakemake -s recipes/study/Snakefile --cores 2 --config corpus=$(CORPUS)
 
 .PHONY: properties
 properties: $(STAMP)  ## check every cell of the paper's Table 1 by numerical search

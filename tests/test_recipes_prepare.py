@@ -25,6 +25,8 @@ def run(
         "PATH": path or f"{BIN}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
         "PYTHON": sys.executable,
+        # As if an environment were active: lib.sh then leaves the checkout's own .venv alone.
+        "VIRTUAL_ENV": sys.prefix,
     }
     command = [str(RECIPES / script), *map(str, options)]
     shell = ["bash", "-c", f'{limit} exec "$0" "$@"', *command]

@@ -79,11 +79,14 @@ def test_the_default_recipe_states_and_explains_every_default(experiment):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("epochs: 3\nlearning_rat: 1", r"line 2: unknown key: 'learning_rat', did you mean 'learn"),
+        (
+            "epochs: 3\nlearning_rat: 1",
+            r"line 2: unknown key 'learning_rat' \(did you mean learn",
+        ),
         ("epochs: 3\nepochs: 4", "line 2: epochs is given twice"),
         ("epochs: many", "line 1: epochs must be a whole number, not 'many'"),
         ("epochs: 0", "epochs must be positive, not 0"),
-        ("normalizers: [softmax, evsofmax]", "'evsofmax', did you mean 'evsoftmax'"),
+        ("normalizers: [softmax, evsofmax]", r"'evsofmax' \(did you mean evsoftmax"),
         ("- a\n- b", "must be a list of `key: value`"),
         ("a: [", "is not YAML"),
     ],
@@ -313,8 +316,8 @@ def test_tables_carry_their_signature_and_the_papers_order():
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["cvae", "--normalizer", "evsofmax"], "did you mean 'evsoftmax'"),
-        (["ssvae", "--estimator", "gumble"], "did you mean 'gumbel'"),
+        (["cvae", "--normalizer", "evsofmax"], "did you mean evsoftmax"),
+        (["ssvae", "--estimator", "gumble"], "did you mean gumbel"),
         (["cvae", "--set", "data=mnist"], "needs --data-dir"),
         (["cvae", "--set", "data=mnist", "--data-dir", "nowhere"], "neither train-images"),
         (["cvae", "--config", "nowhere.yaml"], "cannot read nowhere.yaml"),
