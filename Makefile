@@ -21,7 +21,7 @@ $(STAMP): setup.py pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,study,vae]'
 	touch $@
 
 .PHONY: check
@@ -53,8 +53,13 @@ test-onmt35: $(STAMP35)  ## the plugin's tests again, with OpenNMT-py 3.5.1 (in 
 	$(VENV35)/bin/python -m pytest -n 2 --dist worksteal tests/opennmt
 
 .PHONY: demo
-demo: $(STAMP)  ## the normalizers on the paper's Figure 1 point, and that figure
-	$(BIN)/python -m onmt_evsoftmax figure1 -o runs/demo/figure1.png
+demo: $(STAMP)  ## train softmax and ev-softmax on the embedded corpus, score, count, draw
+	PATH="$(abspath $(BIN)):$$PATH" recipes/demo/run.sh -o runs/demo
+
+CORPUS ?= demo
+.PHONY: study
+study: $(STAMP)  ## normalizers x seeds on CORPUS (default: demo): the paper's table
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/snakemake -s recipes/study/Snakefile --cores 2 --config corpus=$(CORPUS)
 
 .PHONY: properties
 properties: $(STAMP)  ## check every cell of the paper's Table 1 by numerical search

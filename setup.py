@@ -1,8 +1,9 @@
 """Package metadata. Every dependency says in one line why it is here."""
 
+import sys
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
@@ -28,6 +29,19 @@ class BuildWithStartupHook(build_py):
         (root / "onmt_evsoftmax.pth").write_text(STARTUP, encoding="utf-8")
 
 
+# Plain C, needing neither Python's headers nor torch's; without a compiler the install goes on and
+# torch computes everything. `-fopenmp` is left out where the system compiler does not know it.
+OPENMP = [] if sys.platform == "darwin" else ["-fopenmp"]
+C_SOURCES = "onmt_evsoftmax/kernels/c"
+KERNELS = Extension(
+    "onmt_evsoftmax.kernels._native",
+    sources=sorted(str(path.relative_to(ROOT)) for path in (ROOT / C_SOURCES).glob("*.c")),
+    depends=sorted(str(path.relative_to(ROOT)) for path in (ROOT / C_SOURCES).glob("*.h")),
+    extra_compile_args=["-O3", "-fno-math-errno", "-fvisibility=hidden", "-Wno-psabi", *OPENMP],
+    extra_link_args=["-lm", *OPENMP],
+    optional=True,
+)
+
 INSTALL = [
     "torch>=2.6",  # tensors and autograd; 2.6 made weights-only loading the default
     "OpenNMT-py>=3.0.4,<3.6",  # the translation toolkit this package plugs into
@@ -44,10 +58,21 @@ INSTALL = [
 ]
 
 EXTRAS = {
+    "vae": [
+        "pillow>=10",  # tiny-ImageNet's JPEG files
+        "pyyaml>=6",  # the experiments' configurations
+        "scikit-learn>=1.5",  # its embedded digits: data that need no download
+        "tensorboard>=2.16",  # curves of training runs
+    ],
+    "study": [
+        # runs the same workflow on a laptop, SLURM or Kubernetes; it has left Python 3.10
+        "snakemake>=9,<10; python_version >= '3.11'",
+    ],
     "dev": [
         "filelock>=3",  # tests on both cores share trained models
         "hypothesis>=6.100",  # property tests of the mathematics
         "mypy>=1.10",  # types of the package
+        "playwright>=1.40",  # drives the system's Chromium over the page of plot_attention
         "pytest>=8",  # test runner
         "pytest-xdist>=3.5",  # tests on both cores
         "ruff>=0.6",  # lint and format
@@ -66,13 +91,20 @@ setup(
     packages=find_packages(include=["onmt_evsoftmax", "onmt_evsoftmax.*"]),
     package_dir={"": "."},  # so that an editable install is one line in a .pth file: 20 ms less
     py_modules=["onmt_evsoftmax_hook"],
-    package_data={"onmt_evsoftmax": ["py.typed"]},
+    ext_modules=[KERNELS],
+    package_data={
+        "onmt_evsoftmax": ["py.typed"],
+        "onmt_evsoftmax.heatmap.page": ["*.html", "*.css", "*.js"],
+    },
     cmdclass={"build_py": BuildWithStartupHook},
     install_requires=INSTALL,
     extras_require=EXTRAS,
     entry_points={
         "console_scripts": [
+            "onmt_count_attended = onmt_evsoftmax.support.command:entry",
+            "onmt_plot_attention = onmt_evsoftmax.heatmap.command:entry",
             "onmt_score = onmt_evsoftmax.scoring:entry",
+            "onmt_trace_attention = onmt_evsoftmax.trace.command:entry",
         ]
     },
 )

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from onmt_evsoftmax import rows
+from onmt_evsoftmax import kernels, rows
 
 #: Below this, entmax is softmax to float32's precision and its threshold cannot be resolved.
 SMALLEST_ALPHA = 1.01
@@ -199,22 +199,24 @@ def log_belief_mass(scores: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def _normalize(
-    function: type[torch.autograd.Function],
+    function: type[rows.Exponential] | type[rows.Entmax],
     scores: Tensor,
     mask: Tensor | None,
     dim: int,
-    parameter: float | Tensor | None,
+    parameter: Any,
     *,
     return_support: bool,
 ) -> Normalized:
     mask = _check(scores, mask, dim)
     if scores.size(dim) == 0:
         return _result(scores, _nothing(scores), return_support)
-    p, support = function.apply(_widen(scores), parameter, mask, dim)
+    # A kernel computes half precision in float32 by itself; torch must be told to.
+    wide = scores if function.kernel(parameter) and kernels.serves(scores) else _widen(scores)
+    p, support = rows.apply(function, wide, parameter, mask, dim, return_support)
     return _result(p.to(scores.dtype), support, return_support)
 
 
-def _result(p: Tensor, support: Tensor, return_support: bool) -> Normalized:
+def _result(p: Tensor, support: Tensor | None, return_support: bool) -> Normalized:
     return (p, support) if return_support else p
 
 

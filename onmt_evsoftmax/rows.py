@@ -14,6 +14,8 @@ import entmax as entmax_library
 import torch
 from torch import Tensor
 
+from onmt_evsoftmax import kernels
+
 
 def find_hidden(scores: Tensor, mask: Tensor | None, *, look: bool = False) -> Tensor | None:
     """Which entries take no part (True = hidden; broadcastable to scores), or None if all do.
@@ -68,12 +70,26 @@ def _clear(p: Tensor, hidden: Tensor | None) -> Tensor:
 
 
 class Exponential(torch.autograd.Function):
-    """softmax (``eps is None``) and evsoftmax: (scores, eps, mask, dim) → (p, support)."""
+    """softmax (``eps is None``) and evsoftmax.
+
+    (scores, eps, mask, dim, want_support) → (p, support), which may be None if it is not wanted.
+    """
+
+    @staticmethod
+    def kernel(eps: float | None) -> str | None:
+        """The kernel that computes the same, if there is one."""
+        return None if eps is None else "evsoftmax"
 
     @staticmethod
     def forward(
-        scores: Tensor, eps: float | None, mask: Tensor | None, dim: int
-    ) -> tuple[Tensor, Tensor]:
+        scores: Tensor, eps: float | None, mask: Tensor | None, dim: int, want_support: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        if eps is not None:
+            fast = kernels.rows_forward(
+                "evsoftmax", scores, mask, dim, eps=eps, want_support=want_support
+            )
+            if fast is not None:
+                return fast
         hidden = find_hidden(scores, mask, look=True)
         logits = shift(scores, hidden, dim)
         if eps is None:
@@ -88,15 +104,19 @@ class Exponential(torch.autograd.Function):
         return _clear(torch.softmax(logits, dim), hidden), support
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Any]) -> None:
         ctx.save_for_backward(output[0])
-        ctx.mark_non_differentiable(output[1])
+        if output[1] is not None:
+            ctx.mark_non_differentiable(output[1])
         ctx.dim = inputs[3]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (p,) = ctx.saved_tensors
-        return torch._softmax_backward_data(grads[0], p, ctx.dim, p.dtype), None, None, None
+        grad_scores = kernels.rows_backward("evsoftmax", p, grads[0], ctx.dim)
+        if grad_scores is None:
+            grad_scores = torch._softmax_backward_data(grads[0], p, ctx.dim, p.dtype)
+        return grad_scores, None, None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
@@ -109,12 +129,25 @@ def log_weight(kept: Tensor, eps: float) -> Tensor:
 
 
 class Entmax(torch.autograd.Function):
-    """The entmax family: (scores, alpha, mask, dim) → (p, support); root finding by ``entmax``."""
+    """The entmax family: (scores, alpha, mask, dim, want_support) → (p, support).
+
+    Root finding by the library ``entmax``, or, for alpha 2 and 1.5, by a kernel.
+    """
+
+    @staticmethod
+    def kernel(alpha: float | Tensor) -> str | None:
+        """The kernel that computes the same, if there is one."""
+        return None if isinstance(alpha, Tensor) else {2.0: "sparsemax", 1.5: "entmax15"}.get(alpha)
 
     @staticmethod
     def forward(
-        scores: Tensor, alpha: float | Tensor, mask: Tensor | None, dim: int
-    ) -> tuple[Tensor, Tensor]:
+        scores: Tensor, alpha: float | Tensor, mask: Tensor | None, dim: int, want_support: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        kernel = Entmax.kernel(alpha)
+        if kernel is not None:
+            fast = kernels.rows_forward(kernel, scores, mask, dim, want_support=want_support)
+            if fast is not None:
+                return fast
         hidden = find_hidden(scores, mask, look=True)
         shifted = shift(scores, hidden, dim)
         # The threshold lies within 1 / (alpha − 1) of the maximum: what is far below has no part in
@@ -135,9 +168,10 @@ class Entmax(torch.autograd.Function):
         return _clear(torch.where(sound, p, math.nan), hidden), support
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        _, alpha, _, ctx.dim = inputs
-        ctx.mark_non_differentiable(output[1])
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Any]) -> None:
+        _, alpha, _, ctx.dim, _ = inputs
+        if output[1] is not None:
+            ctx.mark_non_differentiable(output[1])
         if isinstance(alpha, Tensor):
             ctx.save_for_backward(output[0], alpha)
         else:
@@ -149,6 +183,10 @@ class Entmax(torch.autograd.Function):
         p, *saved = ctx.saved_tensors
         alpha = saved[0] if saved else ctx.alpha
         grad, dim = grads[0], ctx.dim
+        kernel = Entmax.kernel(alpha)
+        fast = None if kernel is None else kernels.rows_backward(kernel, p, grad, dim)
+        if fast is not None:
+            return fast, None, None, None, None
         # Jacobian: diag(s) − s sᵀ / Σs with s = p^(2−alpha) on the support.
         inside = p > 0
         safe = p.masked_fill(~inside, 1.0)
@@ -158,12 +196,12 @@ class Entmax(torch.autograd.Function):
         grad_scores = curve * (grad - (share * grad).sum(dim, keepdim=True))
         grad_scores = torch.where(p.isnan(), p, grad_scores)
         if not (saved and ctx.needs_input_grad[1]):
-            return grad_scores, None, None, None
+            return grad_scores, None, None, None, None
         # Correia, Niculae & Martins (2019), proposition 1.
         p_log_p = p * safe.log()
         d_alpha = (p - share) / (alpha - 1.0) ** 2
         d_alpha = d_alpha - (p_log_p - share * p_log_p.sum(dim, keepdim=True)) / (alpha - 1.0)
-        return grad_scores, (grad * d_alpha).sum(dim, keepdim=True), None, None
+        return grad_scores, (grad * d_alpha).sum(dim, keepdim=True), None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
@@ -172,15 +210,30 @@ class Entmax(torch.autograd.Function):
 
 def _batched(
     function: type[torch.autograd.Function], size: int, in_dims: tuple[int | None, ...], inputs: Any
-) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+) -> Any:
     """The vmap rule of both Functions: a batch dimension in front changes no row."""
-    scores, parameter, mask, dim = inputs
+    scores, parameter, mask, dim, want_support = inputs
     rank = scores.dim() - (in_dims[0] is not None)
     front = [
         _batch_first(tensor, axis, size, rank) if isinstance(tensor, Tensor) else tensor
         for tensor, axis in zip((scores, parameter, mask), in_dims[:3], strict=True)
     ]
-    return function.apply(*front, dim % rank + 1), (0, 0)
+    p, support = function.apply(*front, dim % rank + 1, want_support)
+    return (p, support), (0, None if support is None else 0)
+
+
+def apply(function: Any, scores: Tensor, *rest: Any) -> Any:
+    """``function.apply``, without what that costs where nothing needs it.
+
+    ``torch.autograd.Function.apply`` inspects the signature of ``forward`` at every call, which
+    takes longer than the kernels do for a small batch of rows.
+    """
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return function.apply(scores, *rest)
+    differentiable = scores.requires_grad or (isinstance(rest[0], Tensor) and rest[0].requires_grad)
+    if not (differentiable and torch.is_grad_enabled()):
+        return function.forward(scores, *rest)
+    return super(torch.autograd.Function, function).apply(scores, *rest)
 
 
 def _batch_first(tensor: Tensor, axis: int | None, size: int, rank: int) -> Tensor:

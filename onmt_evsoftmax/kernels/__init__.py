@@ -1,0 +1,85 @@
+"""Fast ways to compute what the rest of the package defines, each falling back to that definition.
+
+The kernels are plain C, compiled when the package is installed if there is a compiler; without one,
+or with ``ONMT_EVSOFTMAX_BACKEND=torch``, torch computes everything. They serve tensors on the CPU.
+The functions here return None for what they do not serve: the caller then computes it by itself.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from onmt_evsoftmax.kernels import library, operators
+from onmt_evsoftmax.kernels.library import BACKENDS, backend, using
+
+__all__ = ["BACKENDS", "available", "backend", "rows_backward", "rows_forward", "serves", "using"]
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def available() -> bool:
+    """Whether compiled kernels are in use."""
+    return library.active() is not None
+
+
+def serves(tensor: Tensor) -> bool:
+    """Whether the row kernels take tensors of this type, on this device."""
+    return (
+        available()
+        and tensor.device.type == "cpu"
+        and tensor.dtype in operators.DTYPES
+        and tensor.layout == torch.strided
+        and 0 < tensor.dim() <= operators.MAX_RANK
+    )
+
+
+def _traced(tensor: Tensor) -> bool:
+    """Whether the tensor has no memory to compute on, so that torch's dispatcher must see the call.
+
+    True while compiling, for fake tensors, and for what ``torch.func`` transformations wrap.
+    """
+    return (
+        torch.compiler.is_compiling()
+        or type(tensor) not in _PLAIN
+        or not torch._C._has_storage(tensor)
+    )
+
+
+def rows_forward(
+    normalizer: str,
+    scores: Tensor,
+    mask: Tensor | None = None,
+    dim: int = -1,
+    *,
+    eps: float = 0.0,
+    want_support: bool = True,
+) -> tuple[Tensor, Tensor | None] | None:
+    """(p, support) of ``"evsoftmax"``, ``"sparsemax"`` or ``"entmax15"`` along ``dim``.
+
+    ``mask`` (True = takes part) has the rank of the scores, whole rows along ``dim``, and may
+    broadcast elsewhere. Computes in float32 for half precision, in the type of the scores else.
+    """
+    if not serves(scores):
+        return None
+    last = dim in (-1, scores.dim() - 1)
+    if not last:
+        scores = scores.movedim(dim, -1)
+        mask = None if mask is None else mask.movedim(dim, -1)
+    run = torch.ops.onmt_evsoftmax.rows_forward if _traced(scores) else operators.rows_forward
+    p, support = run(normalizer, scores, mask, eps, want_support)
+    if not want_support:
+        return (p if last else p.movedim(-1, dim)), None
+    return (p, support) if last else (p.movedim(-1, dim), support.movedim(-1, dim))
+
+
+def rows_backward(normalizer: str, p: Tensor, grad: Tensor, dim: int = -1) -> Tensor | None:
+    """Gradient of the scores; None also where the result must be differentiable in turn."""
+    if not serves(p) or torch.is_grad_enabled():
+        return None
+    last = dim in (-1, p.dim() - 1)
+    if not last:
+        p, grad = p.movedim(dim, -1), grad.movedim(dim, -1)
+    run = torch.ops.onmt_evsoftmax.rows_backward if _traced(grad) else operators.rows_backward
+    grad_scores = run(normalizer, p, grad.to(p.dtype))
+    return grad_scores if last else grad_scores.movedim(-1, dim)

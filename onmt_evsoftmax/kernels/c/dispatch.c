@@ -1,0 +1,106 @@
+/* The functions Python calls: pick the instruction set, share rows among threads. */
+#include <string.h>
+
+#include "kernels.h"
+
+#define EXPORT __attribute__((visibility("default")))
+#define GRAIN 32768 /* elements that are worth a thread; torch's own figure */
+
+static int available(const Variant *v) {
+#if defined(__x86_64__)
+    if (v == &variant_avx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (v == &variant_avx512) {
+#if defined(WIDE_WITHOUT_AVX512)
+        return 1;
+#else
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")
+            && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
+#endif
+    }
+#endif
+    return v == &variant_portable;
+}
+
+/* Widest first. */
+static const Variant *const variants[] = {
+#if defined(__x86_64__)
+    &variant_avx512, &variant_avx2,
+#endif
+    &variant_portable,
+};
+
+static const Variant *chosen = &variant_portable;
+
+static __attribute__((constructor)) void choose_widest(void) {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+#endif
+    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
+        if (available(variants[i])) {
+            chosen = variants[i];
+            return;
+        }
+}
+
+EXPORT const char *onmt_evsoftmax_variant(void) { return chosen->name; }
+
+/* For tests: force an instruction set by name. BAD_ARGUMENT if the processor lacks it. */
+EXPORT int onmt_evsoftmax_select(const char *name) {
+    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
+        if (!strcmp(variants[i]->name, name) && available(variants[i])) {
+            chosen = variants[i];
+            return OK;
+        }
+    return BAD_ARGUMENT;
+}
+
+/* Threads are asked for only where there is work for two, so that a process that torch keeps to
+ * one thread (a data loader's child after a fork) never starts a team. */
+static int share(Range *range, const void *task, int64_t items, int64_t per_thread, int threads) {
+    int64_t team = per_thread > 0 ? items / per_thread : items;
+    team = team < 1 ? 1 : team > threads ? threads : team;
+    if (team <= 1) return range(task, 0, items);
+    int status = OK;
+#pragma omp parallel for num_threads((int)team) schedule(static) reduction(max : status)
+    for (int64_t t = 0; t < team; t++) {
+        const int result = range(task, items * t / team, items * (t + 1) / team);
+        status = result > status ? result : status;
+    }
+    return status;
+}
+
+/* `layout` is NULL for contiguous scores without a mask, else: rank, then `rank` sizes, strides of
+ * the scores and strides of the mask, all without the last dimension, whose stride is 1. */
+EXPORT int onmt_evsoftmax_rows_forward(int normalizer, int dtype, int64_t rows, int64_t columns,
+                                       const int64_t *layout, const void *scores,
+                                       const uint8_t *mask, void *probabilities, uint8_t *support,
+                                       double eps, int threads) {
+    RowsForward task = {.normalizer = normalizer, .dtype = dtype, .columns = columns,
+                        .scores = scores, .mask = mask, .probabilities = probabilities,
+                        .support = support, .eps = eps};
+    if (normalizer < EVSOFTMAX || normalizer > ENTMAX15 || dtype < FLOAT32 || dtype > FLOAT16
+        || rows < 0 || columns < 0 || (mask && !layout)) return BAD_ARGUMENT;
+    if (rows == 0 || columns == 0) return OK;
+    if (layout) {
+        if (layout[0] < 0 || layout[0] > MAX_RANK) return BAD_ARGUMENT;
+        task.rank = (int)layout[0];
+        task.sizes = layout + 1;
+        task.stride = task.sizes + task.rank;
+        task.mask_stride = task.stride + task.rank;
+    }
+    Range *range = dtype == FLOAT64 ? rows_forward_f64 : chosen->rows_forward;
+    return share(range, &task, rows, GRAIN / columns, threads);
+}
+
+EXPORT int onmt_evsoftmax_rows_backward(int normalizer, int dtype, int64_t rows, int64_t columns,
+                                        const void *probabilities, const void *grad,
+                                        void *grad_scores, int threads) {
+    const RowsBackward task = {.normalizer = normalizer, .dtype = dtype, .columns = columns,
+                               .probabilities = probabilities, .grad = grad,
+                               .grad_scores = grad_scores};
+    if (normalizer < EVSOFTMAX || normalizer > ENTMAX15 || dtype < FLOAT32 || dtype > FLOAT16
+        || rows < 0 || columns < 0) return BAD_ARGUMENT;
+    if (rows == 0 || columns == 0) return OK;
+    Range *range = dtype == FLOAT64 ? rows_backward_f64 : chosen->rows_backward;
+    return share(range, &task, rows, GRAIN / columns, threads);
+}

@@ -1,0 +1,87 @@
+/* What the C files share: the tasks, and the table of functions that every instruction set fills.
+ *
+ * The library knows nothing of Python or torch: it takes addresses, sizes and strides (in
+ * elements). One source, `variant.h`, is compiled once per instruction set; `dispatch.c` picks
+ * the widest the processor has and shares the work among threads.
+ */
+#ifndef ONMT_EVSOFTMAX_KERNELS_H
+#define ONMT_EVSOFTMAX_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { FLOAT32 = 0, FLOAT64 = 1, BFLOAT16 = 2, FLOAT16 = 3 };
+enum { EVSOFTMAX = 0, SPARSEMAX = 1, ENTMAX15 = 2 };
+enum { OK = 0, NO_MEMORY = 1, BAD_ARGUMENT = 2 };
+
+#define MAX_RANK 16
+
+/* Rows of `columns` adjacent elements. Row r of a contiguous tensor starts at r * columns;
+ * otherwise `rank` outer sizes and strides say where it and its mask start. */
+typedef struct {
+    int normalizer, dtype;
+    int64_t columns;
+    int rank;              /* 0: the scores are contiguous and the mask, if any, has stride 0 */
+    const int64_t *sizes, *stride, *mask_stride;
+    const void *scores;
+    const uint8_t *mask;   /* NULL, or one byte per entry: 1 = takes part */
+    void *probabilities;   /* contiguous, in the type of the scores */
+    uint8_t *support;      /* NULL, or contiguous, one byte per entry: 1 = in the support */
+    double eps;            /* ev-softmax only: weight of dropped entries; kept ones weigh 1 + eps */
+} RowsForward;
+
+/* All tensors contiguous. */
+typedef struct {
+    int normalizer, dtype;
+    int64_t columns;
+    const void *probabilities, *grad;
+    void *grad_scores;
+} RowsBackward;
+
+/* Does the items (rows or blocks) [begin, end) of a task alone; returns OK or NO_MEMORY. */
+typedef int Range(const void *task, int64_t begin, int64_t end);
+
+typedef struct {
+    const char *name;
+    Range *rows_forward, *rows_backward;
+} Variant;
+
+extern const Variant variant_portable;
+#if defined(__x86_64__)
+extern const Variant variant_avx2, variant_avx512;
+#endif
+
+Range rows_forward_f64, rows_backward_f64;
+
+/* Where the rows of a strided tensor start, stepped through in order without a division. */
+typedef struct {
+    const RowsForward *task;
+    int64_t index[MAX_RANK], scores, mask;
+} Cursor;
+
+static inline void cursor_start(Cursor *c, const RowsForward *task, int64_t row) {
+    c->task = task;
+    c->scores = c->mask = 0;
+    if (task->rank == 0) c->scores = row * task->columns;
+    for (int d = task->rank - 1; d >= 0; d--) {
+        c->index[d] = row % task->sizes[d];
+        row /= task->sizes[d];
+        c->scores += c->index[d] * task->stride[d];
+        c->mask += c->index[d] * task->mask_stride[d];
+    }
+}
+
+static inline void cursor_next(Cursor *c) {
+    const RowsForward *task = c->task;
+    if (task->rank == 0) c->scores += task->columns;
+    for (int d = task->rank - 1; d >= 0; d--) {
+        c->scores += task->stride[d];
+        c->mask += task->mask_stride[d];
+        if (++c->index[d] < task->sizes[d]) return;
+        c->scores -= task->sizes[d] * task->stride[d];
+        c->mask -= task->sizes[d] * task->mask_stride[d];
+        c->index[d] = 0;
+    }
+}
+
+#endif

@@ -1,0 +1,108 @@
+"""The compiled library: found, loaded, chosen. Where there is none, the package works without.
+
+It is loaded after torch on purpose: both use OpenMP, and the second to come shares the runtime, and
+so the threads, of the first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.machinery
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch  # noqa: F401  (before the library, see above)
+
+#: What ``ONMT_EVSOFTMAX_BACKEND`` may say: the best there is, none, or one instruction set.
+BACKENDS = ("auto", "torch", "avx512", "avx2", "portable")
+
+_PREFIX = "onmt_evsoftmax_"
+_ADDRESS, _LONG, _INT, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_double
+#: Function → types of its arguments; every one returns an int, 0 for success.
+_SIGNATURES = {
+    "select": [ctypes.c_char_p],
+    "rows_forward": [_INT, _INT, _LONG, _LONG, *[_ADDRESS] * 5, _REAL, _INT],
+    "rows_backward": [_INT, _INT, _LONG, _LONG, *[_ADDRESS] * 3, _INT],
+}
+
+
+def _load() -> ctypes.CDLL | None:
+    """The library beside this file, as ``setup.py`` builds it; None if it was not built."""
+    for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+        path = Path(__file__).with_name(f"_native{suffix}")
+        if path.exists():
+            try:
+                native = ctypes.CDLL(str(path))
+            except OSError as error:
+                message = f"computing with torch, for the kernels do not load: {error}"
+                warnings.warn(message, stacklevel=2)
+                return None
+            for name, arguments in _SIGNATURES.items():
+                getattr(native, _PREFIX + name).argtypes = arguments
+            getattr(native, _PREFIX + "variant").restype = ctypes.c_char_p
+            return native
+    return None
+
+
+_native = _load()
+_active: ctypes.CDLL | None = None
+
+
+def active() -> ctypes.CDLL | None:
+    """The library, or None where everything is to be computed by torch."""
+    return _active
+
+
+def choose(backend: str) -> None:
+    """Compute with ``backend`` from now on; one of :data:`BACKENDS`."""
+    global _active
+    if backend not in BACKENDS:
+        raise ValueError(
+            f"ONMT_EVSOFTMAX_BACKEND is {backend!r}; it must be one of: {', '.join(BACKENDS)}"
+        )
+    if backend == "torch" or (backend == "auto" and _native is None):
+        _active = None
+        return
+    if _native is None:
+        raise ValueError(
+            f"ONMT_EVSOFTMAX_BACKEND is {backend!r} but the kernels are not compiled; "
+            "install the package where a C compiler is, or say 'torch'"
+        )
+    widest_first = BACKENDS[2:] if backend == "auto" else (backend,)
+    select = getattr(_native, _PREFIX + "select")
+    if all(select(name.encode()) != 0 for name in widest_first):
+        raise ValueError(
+            f"ONMT_EVSOFTMAX_BACKEND is {backend!r}, which this processor does not have; say 'auto'"
+        )
+    _active = _native
+
+
+def backend() -> str:
+    """What computes now: ``"torch"``, or the instruction set of the kernels."""
+    return "torch" if _active is None else getattr(_active, _PREFIX + "variant")().decode()
+
+
+@contextmanager
+def using(name: str) -> Iterator[None]:
+    """Compute with another backend for a while (for tests and benchmarks; not per thread)."""
+    before = backend()
+    choose(name)
+    try:
+        yield
+    finally:
+        choose(before)
+
+
+def call(name: str, *arguments: object) -> None:
+    """Call a C function by name without Python's lock; what it reports becomes an exception."""
+    status = getattr(_active, _PREFIX + name)(*arguments)
+    if status == 1:
+        raise MemoryError(f"the {name} kernel found no memory for its scratch space")
+    if status:
+        raise RuntimeError(f"the {name} kernel refused its arguments: {arguments}")
+
+
+choose(os.environ.get("ONMT_EVSOFTMAX_BACKEND", "auto"))

@@ -1,0 +1,160 @@
+"""The row kernels as functions of tensors, and as torch operators for what traces through them.
+
+Both work along the last dimension. The functions are for plain CPU tensors. The operators,
+``torch.ops.onmt_evsoftmax.rows_forward`` and ``rows_backward``, do the same through torch's
+dispatcher, which knows their shapes (for ``torch.compile`` and meta tensors), their gradient and
+how to batch them (for ``torch.vmap``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from onmt_evsoftmax.kernels import library
+
+#: Numbers that ``c/kernels.h`` gives to normalizers and types.
+NORMALIZERS = {"evsoftmax": 0, "sparsemax": 1, "entmax15": 2}
+DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
+MAX_RANK = 16
+
+
+def rows_forward(
+    normalizer: str, scores: Tensor, mask: Tensor | None, eps: float, want_support: bool
+) -> tuple[Tensor, Tensor]:
+    """Probabilities of ``scores`` (…, K), and their support; empty unless wanted.
+
+    ``mask`` (True = takes part) has the rank of the scores, K entries in its last dimension, and
+    broadcasts over the others, which is not materialised.
+    """
+    if scores.stride(-1) != 1:
+        scores = scores.contiguous()
+    columns = scores.size(-1)
+    rows = scores.numel() // max(columns, 1)
+    p = torch.empty_like(scores, memory_format=torch.contiguous_format)
+    support = torch.empty(scores.shape if want_support else 0, dtype=torch.bool)
+    layout = None
+    if mask is not None:
+        mask = mask if mask.stride(-1) == 1 else mask.contiguous()
+    if mask is not None or not scores.is_contiguous():
+        layout = _layout(scores, mask)
+    library.call(
+        "rows_forward",
+        NORMALIZERS[normalizer],
+        DTYPES[scores.dtype],
+        rows,
+        columns,
+        layout,
+        scores.data_ptr(),
+        None if mask is None else mask.data_ptr(),
+        p.data_ptr(),
+        support.data_ptr() if want_support else None,
+        eps,
+        torch.get_num_threads(),
+    )
+    return p, support
+
+
+def _layout(scores: Tensor, mask: Tensor | None) -> ctypes.Array[ctypes.c_int64]:
+    """Rank, sizes, strides of the scores and strides of the mask, without the last dimension."""
+    sizes, strides = scores.shape[:-1], scores.stride()[:-1]
+    if mask is None:
+        mask_strides = (0,) * len(sizes)
+    else:
+        mask_strides = tuple(
+            0 if size == 1 else stride
+            for size, stride in zip(mask.shape[:-1], mask.stride()[:-1], strict=True)
+        )
+    numbers = (len(sizes), *sizes, *strides, *mask_strides)
+    return (ctypes.c_int64 * len(numbers))(*numbers)
+
+
+def rows_backward(normalizer: str, p: Tensor, grad: Tensor) -> Tensor:
+    """Gradient of the scores (…, K) from the probabilities and their gradient."""
+    p, grad = p.contiguous(), grad.contiguous()
+    columns = p.size(-1)
+    grad_scores = torch.empty_like(p)
+    library.call(
+        "rows_backward",
+        NORMALIZERS[normalizer],
+        DTYPES[p.dtype],
+        p.numel() // max(columns, 1),
+        columns,
+        p.data_ptr(),
+        grad.data_ptr(),
+        grad_scores.data_ptr(),
+        torch.get_num_threads(),
+    )
+    return grad_scores
+
+
+# --- operators ------------------------------------------------------------------------------------
+
+_operators = torch.library.Library("onmt_evsoftmax", "DEF")
+_operators.define(
+    "rows_forward(str normalizer, Tensor scores, Tensor? mask, float eps, bool want_support)"
+    " -> (Tensor, Tensor)"
+)
+_operators.define("rows_backward(str normalizer, Tensor p, Tensor grad) -> Tensor")
+_operators.impl("rows_forward", rows_forward, "CPU")
+_operators.impl("rows_backward", rows_backward, "CPU")
+
+
+@torch.library.register_fake("onmt_evsoftmax::rows_forward", lib=_operators)
+def _(
+    normalizer: str, scores: Tensor, mask: Tensor | None, eps: float, want_support: bool
+) -> tuple[Tensor, Tensor]:
+    p = torch.empty_like(scores, memory_format=torch.contiguous_format)
+    return p, scores.new_empty(scores.shape if want_support else 0, dtype=torch.bool)
+
+
+@torch.library.register_fake("onmt_evsoftmax::rows_backward", lib=_operators)
+def _(normalizer: str, p: Tensor, grad: Tensor) -> Tensor:
+    return torch.empty_like(p, memory_format=torch.contiguous_format)
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.normalizer = inputs[0]
+    ctx.save_for_backward(output[0])
+    ctx.mark_non_differentiable(output[1])
+
+
+def _differentiate(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    (p,) = ctx.saved_tensors
+    grad_scores = torch.ops.onmt_evsoftmax.rows_backward(ctx.normalizer, p, grads[0])
+    return None, grad_scores, None, None, None
+
+
+torch.library.register_autograd(
+    "onmt_evsoftmax::rows_forward", _differentiate, setup_context=_remember, lib=_operators
+)
+
+
+def _front(tensor: Tensor, axis: int | None, size: int, rank: int) -> Tensor:
+    """The batch dimension moved to the front, the others padded to ``rank`` in all."""
+    tensor = tensor.unsqueeze(0) if axis is None else tensor.movedim(axis, 0)
+    return tensor.reshape(tensor.size(0), *(1,) * (rank - tensor.dim()), *tensor.shape[1:])
+
+
+@torch.library.register_vmap("onmt_evsoftmax::rows_forward", lib=_operators)
+def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
+    normalizer, scores, mask, eps, want_support = inputs
+    rank = scores.dim() + (in_dims[1] is None)
+    scores = _front(scores, in_dims[1], info.batch_size, rank)
+    scores = scores.expand(info.batch_size, *scores.shape[1:])
+    mask = None if mask is None else _front(mask, in_dims[2], info.batch_size, rank)
+    p, support = torch.ops.onmt_evsoftmax.rows_forward(normalizer, scores, mask, eps, want_support)
+    return (p, support), (0, 0 if want_support else None)
+
+
+@torch.library.register_vmap("onmt_evsoftmax::rows_backward", lib=_operators)
+def _(info: Any, in_dims: tuple[Any, ...], normalizer: str, p: Tensor, grad: Tensor) -> Any:
+    rank = max(p.dim() + (in_dims[1] is None), grad.dim() + (in_dims[2] is None))
+    both = [
+        _front(tensor, axis, info.batch_size, rank).expand(info.batch_size, *(-1,) * (rank - 1))
+        for tensor, axis in ((p, in_dims[1]), (grad, in_dims[2]))
+    ]
+    return torch.ops.onmt_evsoftmax.rows_backward(normalizer, *both), 0
