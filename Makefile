@@ -43,7 +43,7 @@ test: $(STAMP)  ## the whole test suite
 $(STAMP35): setup.py pyproject.toml constraints.txt requirements-onmt35.txt
 	$(PYTHON) -m venv $(VENV35)
 	$(VENV35)/bin/python -m pip install --quiet --upgrade pip setuptools -c constraints.txt
-	grep -vi '^opennmt-py\|^ctranslate2' constraints.txt > $(VENV35)/shared.txt
+	sed '/^# Only for/,$$d; /^OpenNMT-py/d; /^ctranslate2/d' constraints.txt > $(VENV35)/shared.txt
 	$(VENV35)/bin/python -m pip install --quiet --no-deps -r $(VENV35)/shared.txt -r requirements-onmt35.txt
 	$(VENV35)/bin/python -m pip install --quiet --no-deps -e .
 	touch $@

@@ -125,8 +125,7 @@ run_all() {
 
 run_of() { printf '%s\n' "$OUTPUT/$1${PRETRAINED:+-finetuned}-seed$SEED"; }
 
-# train_all YAML OPTION...: train every normalizer, PARALLEL of them at a time. On a CPU two models
-# with a thread each are faster than one after the other with two.
+# train_all YAML OPTION...: train every normalizer, PARALLEL of them at a time, sharing the cores.
 train_all() {
     local normalizer run yaml=$1 started=() process
     shift

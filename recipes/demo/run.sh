@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 ABOUT="The main job on the embedded corpus: prepare, train softmax and ev-softmax side by side, translate,
-score, count attended tokens, alignment error against the gold alignments, figures. Minutes on two
+score, count attended tokens, alignment error against the gold alignments, figures. Made for two
 cores; nothing is downloaded."
 EXAMPLE="-o runs/demo"
 OUTPUT=runs/demo

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 ABOUT="Multi30k EN-DE from archives to scores: prepare, train with each normalizer, average, translate
-test 2016, score, count attended tokens, draw attention. Under an hour for each on two cores."
+test 2016, score, count attended tokens, draw attention."
 EXAMPLE="--normalizer softmax --normalizer evsoftmax --data-dir ~/corpora/multi30k"
 OUTPUT=runs/multi30k
 SUBWORDS=sentencepiece

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-ABOUT="Prepare WMT16 EN-DE (4.5 million pairs; 1.7 GB of archives, about 15 GB of disk) for training:
+ABOUT="Prepare WMT16 EN-DE (4.5 million pairs, 1.7 GB of archives) for training:
 fetch, extract Common Crawl, Europarl v7, News Commentary v11 and newstest, clean, tokenise, 32 000
 joint BPE merges (or SentencePiece), vocabulary. Validates on newstest2015, tests on newstest2016."
 EXAMPLE="-o runs/wmt16 --jobs 16"
