@@ -55,9 +55,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     title = "Köpfe </title><script>alert(5)</script>"
     write_page(folder / "three.html", sources, range(1, 9), title=title, gold=gold)
     write_page(folder / "one.html", sources[1:2], [2], kinds=["decoder"])
+    write_page(folder / "words.html", sources[1:2], [1], level="word")
     for source in sources:
         source.trace.__exit__()
-    return {"three": folder / "three.html", "one": folder / "one.html"}
+    return {name: folder / f"{name}.html" for name in ("three", "one", "words")}
 
 
 def numbers(page: Any, panel: int) -> list[str]:
@@ -316,6 +317,11 @@ def test_one_kind_of_one_trace(chromium: Any, pages: dict[str, Path]) -> None:
         page.keyboard.press("Home")
         assert page.locator(".answers .key.unseen").count() == 7
         assert page.locator(".answers output").all_inner_texts()[1:] == [""] * 7
+
+
+def test_a_page_can_begin_with_words(chromium: Any, pages: dict[str, Path]) -> None:
+    with browser.opened(chromium, pages["words"]) as page:
+        assert "neugierig" in page.locator(".queries").inner_text()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -70,7 +70,12 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="heads to draw, or mean, their average (default: 1, which -attn_debug shows too)",
     )
-    add("--level", choices=LEVELS, default="subword", help="units drawn (default: %(default)s)")
+    add(
+        "--level",
+        choices=LEVELS,
+        default="subword",
+        help="units drawn (default: %(default)s); a page has both",
+    )
     add("--align", metavar="GOLD", help="outline the links of Pharaoh alignments")
     add("--one-based", action="store_true", help="words of --align count from 1, not from 0")
     add("--values", action="store_true", help="write the weights into the cells")
@@ -151,6 +156,7 @@ def _page(
         lines,
         title=options.title,
         kinds=[options.kind] if options.kind else KINDS,
+        level=options.level,
         gold=gold,
         version=onmt_evsoftmax.__version__,
         progress=bar.update,

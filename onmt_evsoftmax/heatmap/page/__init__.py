@@ -38,11 +38,15 @@ def write_page(
     *,
     title: str = "Attention",
     kinds: Sequence[str] = KINDS,
+    level: str = "subword",
     gold: Sequence[Gold] | None = None,
     version: str = "",
     progress: Callable[[], object] = lambda: None,
 ) -> None:
-    """Write the page of ``lines`` (source lines, from 1) of all traces, side by side."""
+    """Write the page of ``lines`` (source lines, from 1) of all traces, side by side.
+
+    ``level``: the units it first shows; both can be chosen on the page.
+    """
     headers = [source.trace.header for source in sources]
     present = [kind for kind in KINDS if kind in kinds and any(kind in h.kinds for h in headers)]
     script = "\n".join(["'use strict';", *(_asset(name) for name in _SCRIPTS)])
@@ -74,6 +78,7 @@ def write_page(
         book = {
             "about": headers[0].source.get("name", ""),
             "kinds": present,
+            "units": level,
             "traces": [_about(source) for source in sources],
             "sentences": texts,
         }
