@@ -67,7 +67,7 @@ def test_values_are_numpys(files):
             assert told[label][name]["standard_error"] == pytest.approx(error)
     assert told["BLEU"]["softmax"]["stars"] == "**"
     # The best layer by the mean of its heads: 0.3, 0.4 and then 0.5, which the first has too.
-    assert told["alignment error %, best layer"]["softmax"]["mean"] == pytest.approx(40.0)
+    assert told["alignment error %, layer chosen on test"]["softmax"]["mean"] == pytest.approx(40.0)
 
 
 def test_tables_and_figures_have_every_system(files):
@@ -92,7 +92,7 @@ def test_one_run_has_no_error_and_no_gold_no_alignment(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps(counts(7.0, 3.0)))
     told = study.read(scores, [("softmax", tmp_path / "a.json")])
     assert told.rows["BLEU"]["softmax"].text(1) == "30.0"
-    assert "alignment error %, best layer" not in told.rows
+    assert "alignment error %, layer chosen on test" not in told.rows
 
 
 def test_wrong_files_are_named(files, tmp_path):

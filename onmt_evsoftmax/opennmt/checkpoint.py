@@ -92,7 +92,16 @@ def save(checkpoint: Any, path: str | os.PathLike[str]) -> None:
     if isinstance(checkpoint, dict) and isinstance(checkpoint.get("opt"), Namespace):
         checkpoint = {**checkpoint, "opt": stamped(checkpoint["opt"])}
     with replacing(path) as temporary:
-        torch.save(checkpoint, temporary)
+        try:
+            torch.save(checkpoint, temporary)
+        except RuntimeError as error:
+            # torch's writer tells of a full disk in its own words.
+            if "writ" in str(error) or "unexpected pos" in str(error):
+                raise UserError(
+                    f"cannot write the checkpoint {path}: is the disk full? "
+                    "What was saved before is as it was"
+                ) from error
+            raise
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
 

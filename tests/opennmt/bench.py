@@ -147,7 +147,11 @@ SPARSE: dict[str, dict[str, Any]] = {
     "entmax": {"attention_normalizer": "entmax", "attention_alpha": "learn"},
     "sparsehourglass": {"attention_normalizer": "sparsehourglass"},
     "eps": {"attention_normalizer": "evsoftmax", "attention_eps": 1e-6},
-    "mixed": {"context_attention_normalizer": "sparsemax", "generator_function": "sparsemax"},
+    "mixed": {
+        "context_attention_normalizer": "sparsemax",
+        "generator_function": "sparsemax",
+        "valid_metrics": ["BLEU"],  # translates with the model in training
+    },
 }
 
 

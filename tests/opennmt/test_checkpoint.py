@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+import textwrap
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,28 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
         save(example("-attention_normalizer", "evsoftmax"), path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_is_told_in_a_sentence(tmp_path: Path) -> None:
+    """A limit on the size of files stands in for a small disk."""
+    code = textwrap.dedent(f"""
+        import resource, signal, torch
+        from onmt_evsoftmax.opennmt.checkpoint import save
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+        try:
+            save({{"model": torch.zeros(100_000)}}, {str(tmp_path / "model.pt")!r})
+        except Exception as error:
+            print(type(error).__name__, error)
+    """)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.stdout.startswith("UserError cannot write"), done.stdout + done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_sweeping_removes_only_what_a_killed_run_left(tmp_path: Path) -> None:
