@@ -22,6 +22,12 @@ LAYERS, HEADS = 3, 4
 EVIL_SOURCE = "▁<script>alert(1)</script> ▁<img ▁src=x ▁onerror=alert(2)> ▁</script> ▁&amp;"
 EVIL_TARGET = "▁<b>fett</b> ▁</title><script>alert(3)</script> ▁${alert(4)}"
 
+#: The size in pixels of the smallest text that is on the page.
+SMALLEST_TEXT = """() => Math.min(...[...document.querySelectorAll("body *")]
+  .filter((element) => element.checkVisibility()
+    && [...element.childNodes].some((child) => child.nodeType === 3 && child.data.trim()))
+  .map((element) => parseFloat(getComputedStyle(element).fontSize)))"""
+
 
 def records(normalizer: str) -> list[Record]:
     shape = {"normalizer": normalizer, "layers": LAYERS, "heads": HEADS}
@@ -341,6 +347,7 @@ def test_every_width_and_theme(
             page.evaluate("line => choose({ line })", line - 1)
             shown(page, line)
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            assert page.evaluate(SMALLEST_TEXT) >= 12
             page.screenshot(path=keep / f"{scheme}-{width}-{line}.png", full_page=True)
         page.evaluate("choose({ line: 6 })")
         shown(page, 7)
