@@ -12,7 +12,7 @@ import onmt_evsoftmax
 from onmt_evsoftmax import console
 from onmt_evsoftmax.console import UserError
 from onmt_evsoftmax.heatmap import choice
-from onmt_evsoftmax.heatmap.style import EXTENSIONS
+from onmt_evsoftmax.outputs import FIGURES, check_outputs
 from onmt_evsoftmax.support.alignment import Gold, read_gold
 from onmt_evsoftmax.trace import KINDS
 from onmt_evsoftmax.trace.grid import LEVELS
@@ -96,10 +96,8 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Draw what the options ask for."""
     options = make_parser().parse_args(argv)
+    check_outputs([options.output], (*FIGURES, ".html", ".pt"))
     ending = Path(options.output).suffix.lower()
-    if ending not in (*EXTENSIONS, ".html", ".pt"):
-        endings = " ".join((*EXTENSIONS, ".html", ".pt"))
-        raise UserError(f"-o {options.output}: the ending must be one of {endings}")
     if options.simplex:
         return _simplex(options, ending)
     if not options.traces:
@@ -125,8 +123,8 @@ def entry() -> NoReturn:
 def _simplex(options: argparse.Namespace, ending: str) -> int:
     if options.traces:
         raise UserError("--simplex draws a fixed point and takes no trace; leave one of them out")
-    if ending not in EXTENSIONS:
-        raise UserError(f"-o {options.output}: --simplex draws {' '.join(EXTENSIONS)}")
+    if ending not in FIGURES:
+        raise UserError(f"-o {options.output}: --simplex draws {' '.join(FIGURES)}")
     from onmt_evsoftmax import simplex
 
     simplex.draw(simplex.FIGURE1_POINT, options.output)
