@@ -156,6 +156,7 @@ def _page(
         kinds=[options.kind] if options.kind else KINDS,
         level=options.level,
         gold=gold,
+        gold_name=options.align or "",
         version=onmt_evsoftmax.__version__,
         progress=bar.update,
     )

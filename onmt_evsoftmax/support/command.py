@@ -113,6 +113,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                         "reference: trace with --tgt",
                         file=sys.stderr,
                     )
+                if len(gold) > total:
+                    print(
+                        f"warning: {options.align} has {len(gold)} lines but {name} {total} "
+                        "sentences; the lines after them are not used",
+                        file=sys.stderr,
+                    )
                 scores = AlignmentScores(header, gold, options.align)
             bar = progress(total, f"counting {name}", options.quiet)
             for record in records:
