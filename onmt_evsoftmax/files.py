@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 import tempfile
@@ -49,18 +50,24 @@ def read_lines(path: str | os.PathLike[str]) -> list[str]:
 
     ``-`` is standard input.
     """
+    name = "standard input" if str(path) == "-" else path
     try:
         data = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     if not data:
-        raise UserError(f"{path} is empty; it must have at least one line")
+        raise UserError(f"{name} is empty; it must have at least one line")
     lines = data.removesuffix(b"\n").split(b"\n")
-    return [decode_line(path, number, line) for number, line in enumerate(lines, start=1)]
+    return [decode_line(name, number, line) for number, line in enumerate(lines, start=1)]
 
 
 def decode_line(path: str | os.PathLike[str], number: int, line: bytes) -> str:
-    """Decode one line of ``path``; on invalid UTF-8 say which file and line."""
+    """Decode one line of ``path``; on invalid UTF-8 say which file and line.
+
+    A byte order mark before the first line and a ``\\r`` before the ``\\n`` are not text.
+    """
+    if number == 1:
+        line = line.removeprefix(codecs.BOM_UTF8)
     try:
         return line.removesuffix(b"\r").decode("utf-8")
     except UnicodeDecodeError as error:
@@ -68,6 +75,13 @@ def decode_line(path: str | os.PathLike[str], number: int, line: bytes) -> str:
             f"{path}, line {number}: not valid UTF-8 (byte {error.start + 1}); "
             "convert the file, for example with iconv"
         ) from error
+
+
+def need_file(path: str | os.PathLike[str]) -> None:
+    """Refuse a pipe, a device or ``-`` where a file is read twice or from its middle."""
+    found = Path(path)
+    if str(path) == "-" or (found.exists() and not found.is_file() and not found.is_dir()):
+        raise UserError(f"{path} is not a file that can be read twice; save it to one first")
 
 
 def same_length(files: Sequence[tuple[str | os.PathLike[str], Sequence[str]]]) -> None:

@@ -11,11 +11,19 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from onmt_evsoftmax.console import UserError, run
-from onmt_evsoftmax.files import replacing
+from onmt_evsoftmax.outputs import (
+    FIGURES,
+    Writer,
+    add_output,
+    check_outputs,
+    ending,
+    write_outputs,
+)
 
 _EXAMPLE = """A NAME given several times has several runs (training seeds): mean ± standard error.
 
@@ -25,7 +33,6 @@ example:
   $ python -m onmt_evsoftmax.study --scores scores.json --attended softmax=s1.json \\
         softmax=s2.json evsoftmax=e1.json evsoftmax=e2.json -o table.md -o table.tex -o tradeoff.pdf
 """
-FIGURES = (".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True)
@@ -156,7 +163,7 @@ def _json(path: Path) -> Any:
         raise UserError(f"{path} is not JSON: {error}") from error
 
 
-def draw(study: Study, path: Path) -> None:
+def draw(study: Study, format: str, path: Path) -> None:
     """Quality over attended tokens, one point per normalizer with its standard errors."""
     from matplotlib.figure import Figure
 
@@ -179,7 +186,7 @@ def draw(study: Study, path: Path) -> None:
         axes.set_xlabel("attended source tokens, context attention")
         axes.set_ylabel(study.quality)
         axes.spines[["top", "right"]].set_visible(False)
-        style.save(figure, path)
+        style.save(figure, path, format)
 
 
 def _named(text: str) -> tuple[str, Path]:
@@ -207,23 +214,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="JSON of onmt_count_attended, one file per run",
     )  # fmt: skip
     parser.add_argument("--title", default="Translation quality and attended tokens")
-    parser.add_argument(
-        "-o", "--output", type=Path, action="append", default=[], metavar="FILE",
-        help=f"by its ending: {' '.join(endings)}; may be repeated (default: print the text)",
-    )  # fmt: skip
+    add_output(parser, " ".join(endings))
     options = parser.parse_args(argv)
-    for path in options.output:
-        if path.suffix not in endings:
-            raise UserError(f"{path}: the ending must be one of {' '.join(endings)}")
+    check_outputs(options.output, endings)
     study = read(options.scores, [_named(text) for text in options.attended])
     table = Table(options.title, ["", *study.systems], study.cells(), 1, study.notes)
+    outputs: dict[str, str | Writer] = {}
     for path in options.output:
-        if path.suffix in FIGURES:
-            draw(study, path)
-            continue
-        text = RENDERERS[path.suffix](table) if path.suffix in RENDERERS else _dump(study)
-        with replacing(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        kind = ending(path)
+        if kind in FIGURES:
+            outputs[path] = partial(draw, study, kind)
+        else:
+            outputs[path] = RENDERERS[kind](table) if kind in RENDERERS else _dump(study)
+    write_outputs(outputs)
     if not options.output:
         print(table.text())
     return 0

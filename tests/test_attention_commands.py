@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -114,6 +115,10 @@ BAD = [
     ("onmt_plot_attention softmax.trace --simplex -o x.png", "takes no trace"),
     ("onmt_plot_attention --simplex -o x.html", "--simplex draws .png .svg .pdf"),
     ("onmt_plot_attention softmax.trace --align far.align -o x.html", "needs 100 source words"),
+    ("onmt_plot_attention softmax.trace --align far.align -o x.html", "far.align, line 1: link"),
+    ("onmt_plot_attention softmax.trace --align short.align -o x.html", "short.align has 1 lines"),
+    ("onmt_plot_attention softmax.trace --align short.align --sentence 2 -o x.png", "has 1 lines"),
+    ("onmt_plot_attention pipe -o x.html", "pipe is not a file that can be read twice"),
     ("onmt_plot_attention blank.trace -o x.png", "sentence 1 is empty; choose another"),
     ("onmt_plot_attention none.trace -o x.html", "has no sentence yet"),
 ]
@@ -126,6 +131,7 @@ def test_bad_input_gets_a_sentence_and_no_file(folder: Path, line: str, message:
     (folder / "latin.align").write_bytes(b"0-0 \xff\n")
     (folder / "far.align").write_text("99-0\n\n\n\n")
     (folder / "empty").touch()
+    (folder / "pipe").symlink_to(os.devnull)
     with TraceWriter(folder / "lm.trace", traces.header(kinds=["decoder"])) as writer:
         writer.append(encode(traces.record(kinds=["decoder"])))
         writer.finish()
@@ -142,6 +148,14 @@ def test_bad_input_gets_a_sentence_and_no_file(folder: Path, line: str, message:
         run(line)
     assert "\n" not in str(caught.value)
     assert sorted(folder.rglob("*")) == before
+
+
+def test_alignments_of_a_longer_text_are_told(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "long.align").write_text("0-0\n" * 9)
+    run("onmt_count_attended softmax.trace --align long.align")
+    assert "warning: long.align has 9 lines but" in capsys.readouterr().err
 
 
 def test_a_page_of_a_long_trace_has_its_beginning(

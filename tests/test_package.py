@@ -152,10 +152,20 @@ def test_unwritable_places_are_told(tmp_path):
         pass
 
 
+def test_a_pipe_is_refused_where_a_file_is_needed(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in ("-", tmp_path / "pipe", os.devnull):
+        with pytest.raises(UserError, match="is not a file that can be read twice"):
+            files.need_file(path)
+    files.need_file(tmp_path / "missing")  # whoever opens it says so
+
+
 def test_reading_names_file_and_line(tmp_path):
     good, bad, empty = (tmp_path / name for name in ("good", "bad", "empty"))
     good.write_bytes("Grüße\r\nzwei\n\u2028vier\n".encode())
     assert files.read_lines(good) == ["Grüße", "zwei", "\u2028vier"]
+    good.write_bytes("\ufeffeins\r\n\ufeffzwei".encode())
+    assert files.read_lines(good) == ["eins", "\ufeffzwei"]
     bad.write_bytes(b"eins\nzw\xffei\n")
     with pytest.raises(UserError, match=r"bad, line 2: not valid UTF-8 \(byte 3\)"):
         files.read_lines(bad)

@@ -22,6 +22,12 @@ LAYERS, HEADS = 3, 4
 EVIL_SOURCE = "▁<script>alert(1)</script> ▁<img ▁src=x ▁onerror=alert(2)> ▁</script> ▁&amp;"
 EVIL_TARGET = "▁<b>fett</b> ▁</title><script>alert(3)</script> ▁${alert(4)}"
 
+#: The size in pixels of the smallest text that is on the page.
+SMALLEST_TEXT = """() => Math.min(...[...document.querySelectorAll("body *")]
+  .filter((element) => element.checkVisibility()
+    && [...element.childNodes].some((child) => child.nodeType === 3 && child.data.trim()))
+  .map((element) => parseFloat(getComputedStyle(element).fontSize)))"""
+
 
 def records(normalizer: str) -> list[Record]:
     shape = {"normalizer": normalizer, "layers": LAYERS, "heads": HEADS}
@@ -55,9 +61,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     title = "Köpfe </title><script>alert(5)</script>"
     write_page(folder / "three.html", sources, range(1, 9), title=title, gold=gold)
     write_page(folder / "one.html", sources[1:2], [2], kinds=["decoder"])
+    write_page(folder / "words.html", sources[1:2], [1], level="word")
     for source in sources:
         source.trace.__exit__()
-    return {"three": folder / "three.html", "one": folder / "one.html"}
+    return {name: folder / f"{name}.html" for name in ("three", "one", "words")}
 
 
 def numbers(page: Any, panel: int) -> list[str]:
@@ -318,6 +325,11 @@ def test_one_kind_of_one_trace(chromium: Any, pages: dict[str, Path]) -> None:
         assert page.locator(".answers output").all_inner_texts()[1:] == [""] * 7
 
 
+def test_a_page_can_begin_with_words(chromium: Any, pages: dict[str, Path]) -> None:
+    with browser.opened(chromium, pages["words"]) as page:
+        assert "neugierig" in page.locator(".queries").inner_text()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [375, 1280])
 def test_every_width_and_theme(
@@ -335,6 +347,7 @@ def test_every_width_and_theme(
             page.evaluate("line => choose({ line })", line - 1)
             shown(page, line)
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            assert page.evaluate(SMALLEST_TEXT) >= 12
             page.screenshot(path=keep / f"{scheme}-{width}-{line}.png", full_page=True)
         page.evaluate("choose({ line: 6 })")
         shown(page, 7)

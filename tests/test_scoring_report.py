@@ -50,8 +50,10 @@ def test_text_shows_scores_tests_and_signatures() -> None:
         "BLEU    21.0 ± 1.0**  22.5*  23.5 ± 0.3",
         "TER ↓           60.0  50.0*        55.0",
         "",
-        "* p < 0.05, ** p < 0.01 against ev, two-sided, in both tests:",
-        "paired bootstrap (bs) and approximate randomisation (ar), 1000 resamples, seed 1.",
+        "* p < 0.05, ** p < 0.01 against ev in both tests:",
+        "paired bootstrap (bs, one tail, as sacreBLEU has it) and approximate randomisation "
+        "(ar, two-sided),",
+        "1000 resamples, seed 1.",
         "",
         "             against ev  95 % interval  p (bs)  p (ar)",
         "a_b&c, BLEU        -2.0    -3.0 … -1.0  0.0010  0.0040",

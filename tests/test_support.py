@@ -271,7 +271,7 @@ def test_bad_alignments_are_told(line: str, message: str) -> None:
 
 def test_alignments_of_other_lengths_and_bases_are_told() -> None:
     scores = AlignmentScores(traces.header(), [], "gold")
-    with pytest.raises(UserError, match="gold has 0 lines but the trace has more"):
+    with pytest.raises(UserError, match="gold has 0 lines, none for sentence 1"):
         scores.add(traces.record(0))
     with pytest.raises(UserError, match="counts from 0"):
         parse_line("0-1", "x", first=1)

@@ -52,7 +52,12 @@ class Meter:
         self.done += 1
         if self.done % max(1, self.total // 10) == 0:
             self.seen.append(memory())
-            print(f"{self.name}: {self.done} sentences", file=sys.stderr)
+            # At once, so that a run that is cut off has said something.
+            print(
+                f"{self.name}: {self.done} sentences, {self.seen[-1]:.1f} MB",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def report(self) -> None:
         spent = 1e3 * (time.perf_counter() - self.start) / self.done

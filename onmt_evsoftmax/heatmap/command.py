@@ -12,7 +12,7 @@ import onmt_evsoftmax
 from onmt_evsoftmax import console
 from onmt_evsoftmax.console import UserError
 from onmt_evsoftmax.heatmap import choice
-from onmt_evsoftmax.heatmap.style import EXTENSIONS
+from onmt_evsoftmax.outputs import FIGURES, check_outputs
 from onmt_evsoftmax.support.alignment import Gold, read_gold
 from onmt_evsoftmax.trace import KINDS
 from onmt_evsoftmax.trace.grid import LEVELS
@@ -70,7 +70,12 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="heads to draw, or mean, their average (default: 1, which -attn_debug shows too)",
     )
-    add("--level", choices=LEVELS, default="subword", help="units drawn (default: %(default)s)")
+    add(
+        "--level",
+        choices=LEVELS,
+        default="subword",
+        help="units drawn (default: %(default)s); a page has both",
+    )
     add("--align", metavar="GOLD", help="outline the links of Pharaoh alignments")
     add("--one-based", action="store_true", help="words of --align count from 1, not from 0")
     add("--values", action="store_true", help="write the weights into the cells")
@@ -91,10 +96,8 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Draw what the options ask for."""
     options = make_parser().parse_args(argv)
+    check_outputs([options.output], (*FIGURES, ".html", ".pt"))
     ending = Path(options.output).suffix.lower()
-    if ending not in (*EXTENSIONS, ".html", ".pt"):
-        endings = " ".join((*EXTENSIONS, ".html", ".pt"))
-        raise UserError(f"-o {options.output}: the ending must be one of {endings}")
     if options.simplex:
         return _simplex(options, ending)
     if not options.traces:
@@ -120,8 +123,8 @@ def entry() -> NoReturn:
 def _simplex(options: argparse.Namespace, ending: str) -> int:
     if options.traces:
         raise UserError("--simplex draws a fixed point and takes no trace; leave one of them out")
-    if ending not in EXTENSIONS:
-        raise UserError(f"-o {options.output}: --simplex draws {' '.join(EXTENSIONS)}")
+    if ending not in FIGURES:
+        raise UserError(f"-o {options.output}: --simplex draws {' '.join(FIGURES)}")
     from onmt_evsoftmax import simplex
 
     simplex.draw(simplex.FIGURE1_POINT, options.output)
@@ -151,7 +154,9 @@ def _page(
         lines,
         title=options.title,
         kinds=[options.kind] if options.kind else KINDS,
+        level=options.level,
         gold=gold,
+        gold_name=options.align or "",
         version=onmt_evsoftmax.__version__,
         progress=bar.update,
     )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from onmt_evsoftmax.console import UserError
 from onmt_evsoftmax.heatmap import bars, choice, panels, style
-from onmt_evsoftmax.support.alignment import Gold, check
+from onmt_evsoftmax.support.alignment import Gold, gold_of
 from onmt_evsoftmax.trace import Grid, Record, Tokens, grid
 from onmt_evsoftmax.trace.source import Source
 from onmt_evsoftmax.trace.words import NO_WORD
@@ -101,11 +101,8 @@ def _outlines(
 ) -> NDArray[np.int8] | None:
     if gold is None or kind != "context":
         return None
-    if record.index >= len(gold):
-        raise UserError(f"{name} has {len(gold)} lines, none for sentence {record.index + 1}")
-    check(gold[record.index], record, f"{name}, line {record.index + 1}")
     rows, keys = record.axes(kind)
-    return panels.gold_cells(gold[record.index], _words(rows, level), _words(keys, level))
+    return panels.gold_cells(gold_of(record, gold, name), _words(rows, level), _words(keys, level))
 
 
 def _words(side: Tokens, level: str) -> list[int]:

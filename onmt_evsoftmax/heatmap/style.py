@@ -27,7 +27,6 @@ GOLD = "#d55e00"
 #: Okabe and Ito's palette, ordered so that neighbours differ in lightness too.
 SERIES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#000000")
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "")
-EXTENSIONS = (".png", ".svg", ".pdf")
 
 
 @contextmanager
@@ -62,9 +61,11 @@ def readable(texts: Iterable[str], size: float = 8.0) -> Iterator[None]:
         yield
 
 
-def save(figure: Figure, path: str | os.PathLike[str], dpi: int = 200) -> None:
-    """Write a figure by extension, whole or not at all, the same bytes for the same figure."""
-    extension = Path(path).suffix.lower().lstrip(".")
+def save(
+    figure: Figure, path: str | os.PathLike[str], ending: str | None = None, dpi: int = 200
+) -> None:
+    """Write a figure by the path's ending, whole or not at all; same figure, same bytes."""
+    extension = (ending or Path(path).suffix).lower().lstrip(".")
     dates: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     with replacing(path) as temporary:
         figure.savefig(

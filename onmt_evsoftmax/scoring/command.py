@@ -7,13 +7,13 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import NoReturn
 
 from onmt_evsoftmax import console
 from onmt_evsoftmax.console import UserError
-from onmt_evsoftmax.files import read_lines, replacing, same_length
+from onmt_evsoftmax.files import read_lines, same_length
+from onmt_evsoftmax.outputs import add_output, check_outputs, ending, write_outputs
 from onmt_evsoftmax.scoring.core import score
 from onmt_evsoftmax.scoring.metrics import DEFAULT_METRICS, METRICS, metric_name
 from onmt_evsoftmax.scoring.report import Report
@@ -112,14 +112,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--digits", type=int, default=2, metavar="N", help="decimals shown (default: %(default)s)")
     add("--json", action="store_true", help="print JSON, at full precision")
-    add(
-        "-o",
-        "--output",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help=f"write to FILE instead, by its ending: {' '.join(RENDERERS)}; may be repeated",
-    )
+    add_output(parser, " ".join(RENDERERS))
     add("--sentences", metavar="FILE.tsv", help="write the scores of every line to FILE.tsv")
     add("--quiet", action="store_true", help="no progress on standard error")
     return parser
@@ -149,14 +142,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         progress=progress,
     )
     progress.done()
-    outputs = {
-        path: RENDERERS[Path(path).suffix](report, options.digits) for path in options.output
-    }
+    outputs = {path: RENDERERS[ending(path)](report, options.digits) for path in options.output}
     if options.sentences:
         outputs[options.sentences] = report.sentence_tsv()
-    with ExitStack() as stack:
-        for path, content in outputs.items():
-            stack.enter_context(replacing(path)).write_text(content, encoding="utf-8")
+    write_outputs(outputs)
     if options.json:
         sys.stdout.write(report.json())
     elif not options.output:
@@ -171,14 +160,8 @@ def entry() -> NoReturn:
 
 def _check(options: argparse.Namespace) -> None:
     """Refuse before the work starts what would be refused after it."""
-    for path in options.output:
-        if Path(path).suffix not in RENDERERS:
-            raise UserError(f"-o {path}: the ending must be one of {' '.join(RENDERERS)}")
-    if options.sentences and Path(options.sentences).suffix != ".tsv":
-        raise UserError(f"--sentences {options.sentences}: the ending must be .tsv")
-    written = [os.path.realpath(path) for path in (*options.output, options.sentences) if path]
-    if len(set(written)) < len(written):
-        raise UserError("two outputs have the same name; give each its own")
+    check_outputs(options.output, RENDERERS)
+    check_outputs([options.sentences] if options.sentences else [], [".tsv"], "--sentences")
     for name, least, most in (("resamples", 1, 10**7), ("seed", 0, 2**63), ("digits", 0, 10)):
         if not least <= getattr(options, name) <= most:
             raise UserError(

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
 
+from onmt_evsoftmax.latex import escape
+
 LEVELS = ((0.01, "**"), (0.05, "*"))
 
 
@@ -121,10 +123,10 @@ class Report:
             return rf"$\mathbf{{{number}}}{stars}$" if best else f"${number}{stars}$"
 
         def head(row: Row) -> str:
-            return _escape(row.label) + ("" if row.higher_is_better else r" $\downarrow$")
+            return escape(row.label) + ("" if row.higher_is_better else r" $\downarrow$")
 
         names, *body = self._table(digits, show, head)
-        table = [[_escape(name) for name in names], *body]
+        table = [[escape(name) for name in names], *body]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         first, *rest = [
             " & ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
@@ -211,9 +213,9 @@ class Report:
 
     def _legend(self, one: str, two: str) -> str:
         return (
-            f"{one} p < 0.05, {two} p < 0.01 against {self.baseline}, two-sided, in both tests:\n"
-            f"paired bootstrap (bs) and approximate randomisation (ar), {self.resamples} resamples,"
-            f" seed {self.seed}."
+            f"{one} p < 0.05, {two} p < 0.01 against {self.baseline} in both tests:\n"
+            "paired bootstrap (bs, one tail, as sacreBLEU has it) and approximate randomisation "
+            f"(ar, two-sided),\n{self.resamples} resamples, seed {self.seed}."
         )
 
     def _caption(self) -> str:
@@ -226,7 +228,7 @@ class Report:
         if self.baseline:
             text += (
                 rf" The asterisk $^*$ denotes a significant difference from "
-                rf"{_escape(self.baseline)} at the level of $0.05$, $^{{**}}$ of $0.01$, in both "
+                rf"{escape(self.baseline)} at the level of $0.05$, $^{{**}}$ of $0.01$, in both "
                 rf"paired bootstrap and approximate randomisation ({self.resamples} resamples)."
             )
         return text
@@ -271,9 +273,3 @@ def _piped(table: Sequence[Sequence[str]]) -> str:
         "| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in table
     ]
     return "\n".join([first, "|---|" + "---:|" * (len(table[0]) - 1), *rest])
-
-
-def _escape(text: str) -> str:
-    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    special |= {character: f"\\{character}" for character in "{}$&#%_"}
-    return "".join(special.get(character, character) for character in text)

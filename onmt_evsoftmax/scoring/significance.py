@@ -45,9 +45,11 @@ def bootstrap_scores(runs: Sequence[Array], score: Score, trials: int, seed: int
 
 
 def bootstrap_p_values(system: Array, baseline: Array, observed: Array) -> Array:
-    """Two-sided p-values, (metrics,), from the ``bootstrap_scores`` of both, (trials, metrics).
+    """P-values, (metrics,), from the ``bootstrap_scores`` of both, (trials, metrics).
 
-    ``observed`` is the difference of the scores on the real lines, (metrics,).
+    ``observed`` is the difference of the scores on the real lines, (metrics,). The differences are
+    centred after their absolute value is taken, as sacreBLEU does: where all have one sign, only
+    the far tail counts, so these are about half of the two-sided p-values of randomisation.
     """
     sampled = np.abs(system - baseline)
     return _p_values(sampled - sampled.mean(axis=0), observed)

@@ -53,10 +53,16 @@ def read_gold(path: str | Path, first: int = 0) -> list[Gold]:
     return [parse_line(line, f"{path}, line {n}", first) for n, line in enumerate(lines, 1)]
 
 
-def check(gold: Gold, record: Record, where: str) -> None:
-    """Refuse links to words that the sentence does not have."""
+def gold_of(record: Record, gold: Sequence[Gold], name: str) -> Gold:
+    """The links of a traced sentence, which must be of words that it has; ``name``: of the file."""
+    if record.index >= len(gold):
+        raise UserError(
+            f"{name} has {len(gold)} lines, none for sentence {record.index + 1}; it must be "
+            "parallel to the traced text, line by line"
+        )
+    links, where = gold[record.index], f"{name}, line {record.index + 1}"
     sides = {"source": record.source.word_count, "target": record.target.word_count}
-    for link in gold.possible:
+    for link in links.possible:
         for word, (side, count) in zip(link, sides.items(), strict=True):
             if word >= count:
                 raise UserError(
@@ -64,6 +70,7 @@ def check(gold: Gold, record: Record, where: str) -> None:
                     f"traced sentence has {count}; the alignment must be of the words that the "
                     "traced text has between its spaces"
                 )
+    return links
 
 
 @dataclass
@@ -123,13 +130,7 @@ class AlignmentScores:
 
     def add(self, record: Record) -> None:
         """Compare one sentence with its gold alignment."""
-        if record.index >= len(self.gold):
-            raise UserError(
-                f"{self.name} has {len(self.gold)} lines but the trace has more sentences; "
-                "they must be parallel, line by line"
-            )
-        gold = self.gold[record.index]
-        check(gold, record, f"{self.name}, line {record.index + 1}")
+        gold = gold_of(record, self.gold, self.name)
         if not record.source.word_count or not record.target.word_count:
             return
         view = grid(record, "context", "word", self.header.subwords)

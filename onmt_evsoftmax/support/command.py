@@ -6,12 +6,20 @@ import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from onmt_evsoftmax import console
 from onmt_evsoftmax.console import UserError
-from onmt_evsoftmax.files import replacing
+from onmt_evsoftmax.outputs import (
+    FIGURES,
+    Writer,
+    add_output,
+    check_outputs,
+    ending,
+    write_outputs,
+)
 from onmt_evsoftmax.support.alignment import AlignmentScores, read_gold
 from onmt_evsoftmax.support.counts import Counts
 from onmt_evsoftmax.support.report import TABLES, Entry, Report
@@ -21,8 +29,6 @@ from onmt_evsoftmax.trace.command import add_kinds, add_model_options, open_mode
 from onmt_evsoftmax.trace.grid import LEVELS
 from onmt_evsoftmax.trace.progress import progress
 from onmt_evsoftmax.trace.source import open_traces
-
-_FIGURES = (".png", ".svg", ".pdf")
 
 DESCRIPTION = """\
 Count how many tokens attention attends to: mean ± standard error and standard deviation by kind of
@@ -74,15 +80,10 @@ def make_parser() -> argparse.ArgumentParser:
     add("--align", metavar="GOLD", help="score context attention against Pharaoh alignments")
     add("--one-based", action="store_true", help="words of --align count from 1, not from 0")
     add("--json", action="store_true", help="print JSON, at full precision")
-    add(
-        "-o",
-        "--output",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help=f"write to FILE instead, by its ending: {' '.join((*RENDERERS, '.json'))} tables, "
-        f"{' '.join(_FIGURES)} the distribution of every head (of context attention, unless "
-        "--kinds names another); may be repeated",
+    add_output(
+        parser,
+        f"{' '.join((*RENDERERS, '.json'))} tables, {' '.join(FIGURES)} the distribution of "
+        "every head (of context attention, unless --kinds names another)",
     )
     add("--quiet", action="store_true", help="no progress on standard error")
     add_kinds(parser)
@@ -112,6 +113,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                         "reference: trace with --tgt",
                         file=sys.stderr,
                     )
+                if len(gold) > total:
+                    print(
+                        f"warning: {options.align} has {len(gold)} lines but {name} {total} "
+                        "sentences; the lines after them are not used",
+                        file=sys.stderr,
+                    )
                 scores = AlignmentScores(header, gold, options.align)
             bar = progress(total, f"counting {name}", options.quiet)
             for record in records:
@@ -136,10 +143,7 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError("give traces to count, or --model and --src; see --help")
     if options.model and not options.src:
         raise UserError("--model needs a text to run on: --src FILE")
-    endings = (*RENDERERS, ".json", *_FIGURES)
-    for path in options.output:
-        if Path(path).suffix not in endings:
-            raise UserError(f"-o {path}: the ending must be one of {' '.join(endings)}")
+    check_outputs(options.output, (*RENDERERS, ".json", *FIGURES))
 
 
 def _inputs(
@@ -155,28 +159,25 @@ def _inputs(
 
 def _write(report: Report, options: argparse.Namespace) -> None:
     tables = report.tables(options.by or ("kind", "layer"))
-    figures = [path for path in options.output if Path(path).suffix in _FIGURES]
-    texts = {
-        path: report.json() if path.endswith(".json") else render(tables, Path(path).suffix)
-        for path in options.output
-        if path not in figures
-    }
-    for path in figures:
-        _draw(report, path)
-    for path, text in texts.items():
-        with replacing(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+    outputs: dict[str, str | Writer] = {}
+    for path in options.output:
+        kind = ending(path)
+        if kind in FIGURES:
+            outputs[path] = partial(_draw, report, kind)
+        else:
+            outputs[path] = report.json() if kind == ".json" else render(tables, kind)
+    write_outputs(outputs)
     if options.json:
         print(report.json())
-    elif not texts:
+    elif all(ending(path) in FIGURES for path in outputs):
         print(render(tables, ".txt"), end="")
 
 
-def _draw(report: Report, path: str) -> None:
+def _draw(report: Report, format: str, path: Path) -> None:
     from onmt_evsoftmax.heatmap import distribution, style
 
     present = list(dict.fromkeys(k for e in report.entries for k in e.counts.kinds))
     kind = "context" if "context" in present else present[0]
     counts = {e.name: e.counts.kinds[kind] for e in report.entries if kind in e.counts.kinds}
     with style.readable(counts):
-        style.save(distribution.draw(counts, kind), path)
+        style.save(distribution.draw(counts, kind), path, format)

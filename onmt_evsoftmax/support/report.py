@@ -68,7 +68,11 @@ class Report:
 
     def _table(self, title: str, labels: Sequence[str], rows: list[list[str]]) -> Table:
         columns = ["trace", "attention", *labels, *_COLUMNS]
-        return Table(title, columns, rows, 2 + len(labels), self._notes())
+        # Only a model that learns them has alphas, and only a layer of several heads diversity.
+        used = [i for i in range(len(columns)) if not rows or any(row[i] != "–" for row in rows)]
+        names = sum(i < 2 + len(labels) for i in used)
+        rows = [[row[i] for i in used] for row in rows]
+        return Table(title, [columns[i] for i in used], rows, names, self._notes())
 
     def _by_kind(self) -> Table:
         rows = []

@@ -7,18 +7,10 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "–": "--",
-    "—": "---",
-    "−": "$-$",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "∩": r"$\cap$",
-    **{char: "\\" + char for char in "&%$#_{}"},
-}
+from onmt_evsoftmax.latex import escape
+
+#: A longer table does not fit on a page and is broken over several.
+_PAGE = 45
 
 
 @dataclass(frozen=True)
@@ -53,24 +45,37 @@ class Table:
         return "\n".join([f"### {_markdown(self.title)}", "", *lines, "", *notes, ""])
 
     def latex(self) -> str:
-        """A booktabs table whose caption is the title and the notes."""
-        layout = "l" * self.labels + "r" * (len(self.columns) - self.labels)
-        caption = ". ".join([self.title, *self.notes])
-        lines = [
+        """A booktabs table whose caption is the title and the notes; a long one is broken."""
+        layout = "@{}" + "l" * self.labels + "r" * (len(self.columns) - self.labels) + "@{}"
+        caption = rf"\caption{{{escape('. '.join([self.title, *self.notes]))}}}"
+        head = [r"\toprule", _latex_line(self.columns), r"\midrule"]
+        body = [_latex_line(row) for row in self.rows]
+        if len(body) > _PAGE:
+            return _lines(
+                r"% needs \usepackage{booktabs,longtable}",
+                r"{\small\setlength{\tabcolsep}{4pt}",
+                rf"\begin{{longtable}}{{{layout}}}",
+                caption + r" \\",
+                *head,
+                r"\endfirsthead",
+                *head,
+                r"\endhead",
+                r"\bottomrule",
+                r"\endfoot",
+                *body,
+                r"\end{longtable}}",
+            )
+        return _lines(
+            r"% needs \usepackage{booktabs}",
             r"\begin{table}",
             r"  \centering",
-            rf"  \caption{{{_latex(caption)}}}",
-            rf"  \begin{{tabular}}{{@{{}}{layout}@{{}}}}",
-            r"    \toprule",
-            f"    {_latex_line(self.columns)}",
-            r"    \midrule",
-            *(f"    {_latex_line(row)}" for row in self.rows),
-            r"    \bottomrule",
+            f"  {caption}",
+            r"  \small\setlength{\tabcolsep}{4pt}",
+            rf"  \begin{{tabular}}{{{layout}}}",
+            *(f"    {line}" for line in (*head, *body, r"\bottomrule")),
             r"  \end{tabular}",
             r"\end{table}",
-            "",
-        ]
-        return "\n".join(lines)
+        )
 
 
 def render(tables: Sequence[Table], extension: str) -> str:
@@ -122,11 +127,10 @@ def _markdown_line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(_markdown(cell) for cell in cells) + " |"
 
 
-def _latex(text: str) -> str:
-    escaped = "".join(_LATEX.get(char, char) for char in text)
-    escaped = re.sub(r"(\d[\d.]*) ± (\d[\d.]*)", r"$\1 \\pm \2$", escaped)
-    return escaped.replace("±", r"$\pm$")
-
-
 def _latex_line(cells: Sequence[str]) -> str:
-    return " & ".join(_latex(cell) for cell in cells) + r" \\"
+    line = " & ".join(escape(cell) for cell in cells) + r" \\"
+    return re.sub(r"(\d[\d.]*) \$\\pm\$ (\d[\d.]*)", r"$\1 \\pm \2$", line)
+
+
+def _lines(*lines: str) -> str:
+    return "".join(f"{line}\n" for line in lines)

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.files import need_file
 from onmt_evsoftmax.trace.record import KINDS, Record, decode
 
 MAGIC = b"onmt_evsoftmax trace 1\n"
@@ -101,6 +102,7 @@ class TraceReader:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        need_file(path)
         try:
             self._file = open(self.path, "rb", buffering=0)  # noqa: SIM115 (closed by __exit__)
         except OSError as error:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onmt_evsoftmax.console import UserError
-from onmt_evsoftmax.files import decode_line
+from onmt_evsoftmax.files import decode_line, need_file
 
 Split = Callable[[str], list[str]]
 
@@ -39,6 +39,7 @@ class Text:
 
 def check_text(path: str) -> Text:
     """Read the whole file once: its checksum and length, or a sentence about what is wrong."""
+    need_file(path)
     digest, count = hashlib.sha256(), 0
     try:
         with open(path, "rb") as file:

@@ -61,6 +61,7 @@ BAD_MODELS = [
     ("--model test.en --src test.en", "test.en"),
     ("--model softmax.pt --src absent", "cannot read absent"),
     ("--model softmax.pt --src empty", "empty is empty"),
+    ("--model softmax.pt --src -", "- is not a file that can be read twice"),
     ("--model softmax.pt --src latin", "latin, line 2: not valid UTF-8"),
     ("--model softmax.pt --src test.en --tgt short", "test.en has 4 lines but short has 1"),
     ("--model softmax.pt --src test.en --attention-normalizer softmaxx", "softmax"),

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onmt_evsoftmax.files import replacing
-from onmt_evsoftmax.support.alignment import Gold, check
+from onmt_evsoftmax.support.alignment import Gold, gold_of
 from onmt_evsoftmax.trace import KINDS, Attention, Header, Record, Tokens
 from onmt_evsoftmax.trace.source import Source
 from onmt_evsoftmax.trace.words import labels, word_texts
@@ -38,11 +38,16 @@ def write_page(
     *,
     title: str = "Attention",
     kinds: Sequence[str] = KINDS,
+    level: str = "subword",
     gold: Sequence[Gold] | None = None,
+    gold_name: str = "gold alignment",
     version: str = "",
     progress: Callable[[], object] = lambda: None,
 ) -> None:
-    """Write the page of ``lines`` (source lines, from 1) of all traces, side by side."""
+    """Write the page of ``lines`` (source lines, from 1) of all traces, side by side.
+
+    ``level``: the units it first shows; both can be chosen on the page.
+    """
     headers = [source.trace.header for source in sources]
     present = [kind for kind in KINDS if kind in kinds and any(kind in h.kinds for h in headers)]
     script = "\n".join(["'use strict';", *(_asset(name) for name in _SCRIPTS)])
@@ -65,7 +70,7 @@ def write_page(
         for position, line in enumerate(lines):
             for number, source in enumerate(sources):
                 record = source.sentence(line)
-                links = _links(gold, record)
+                links = _links(gold_of(record, gold, gold_name)) if gold is not None else None
                 block = encode_sentence(record, source.trace.header, present, links)
                 _write_block(file, f"s{number}.{position}", block)
             words = word_texts(record.source, source.trace.header.subwords["source"])
@@ -74,6 +79,7 @@ def write_page(
         book = {
             "about": headers[0].source.get("name", ""),
             "kinds": present,
+            "units": level,
             "traces": [_about(source) for source in sources],
             "sentences": texts,
         }
@@ -113,12 +119,9 @@ def _side(side: Tokens, scheme: str) -> dict[str, Any]:
     }
 
 
-def _links(gold: Sequence[Gold] | None, record: Record) -> list[list[int]] | None:
-    if gold is None or record.index >= len(gold):
-        return None
-    links = gold[record.index]
-    check(links, record, f"gold alignment, line {record.index + 1}")
-    return [[*link, int(link in links.sure)] for link in sorted(links.possible)]
+def _links(gold: Gold) -> list[list[int]]:
+    """(source word, target word, 1 if sure) of every link."""
+    return [[*link, int(link in gold.sure)] for link in sorted(gold.possible)]
 
 
 def _about(source: Source) -> dict[str, Any]:

@@ -38,7 +38,7 @@ async function show() {
   layout(Math.max(0, ...views.map((shown) => shown.keys.length)));
   const largest = views.reduce((most, shown) => shown.weights.reduce((a, b) => Math.max(a, b), most), 1e-6);
   panels.forEach((panel) => panel.draw(largest));
-  legend(largest, facts.some((one) => one.gold) && state.kind === "context");
+  legend(largest, state.kind === "context" ? facts.flatMap((one) => one.gold ?? []) : []);
   mark();
   Object.assign(document.body.dataset, { shown: state.line, drawn: ticket });
   const next = Math.min(state.line + 1, book.sentences.length - 1);
@@ -104,7 +104,8 @@ function legend(largest, gold) {
   const item = (className, text) => make("span", {}, [make("i", { className }), text]);
   $("legend").replaceChildren(
     item("nothing", "exactly 0"), item("small", "small, but not 0"), item("ramp", `up to ${largest.toFixed(2)}`),
-    ...(gold ? [item("sure", "gold alignment"), item("possible", "gold, possible")] : []),
+    ...(gold.some(([, , sure]) => sure) ? [item("sure", "gold alignment")] : []),
+    ...(gold.some(([, , sure]) => !sure) ? [item("possible", "gold, possible")] : []),
   );
 }
 
@@ -179,6 +180,7 @@ async function start() {
   addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(show, 120); });
   state.kind = book.kinds.includes("context") ? "context" : book.kinds[0];
   state.layer = most("layers") - 1;
+  state.units = book.units;
   await choose({ ...recall() });
 }
 

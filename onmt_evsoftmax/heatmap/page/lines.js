@@ -67,14 +67,14 @@ class Lines {
     if (!width) return;
     const context = surface(this.canvas, width, height);
     this.canvas.style.width = "";
-    const { ramp } = palette();
+    const { ramp, thread } = palette();
     const stroke = (row, strong) => {
       for (let key = 0; key < keys; key += 1) {
         const i = row * keys + key;
         if (!this.shown.support[i]) continue;
         const share = this.shown.weights[i] / this.largest;
-        context.globalAlpha = strong ? 1 : 0.1 + 0.25 * share;
-        context.strokeStyle = `rgb(${tint(ramp, strong ? share : 0.35)})`;
+        context.globalAlpha = strong ? 1 : 0.08 + 0.24 * share;
+        context.strokeStyle = strong ? `rgb(${tint(ramp, 0.4 + 0.6 * share)})` : thread;
         context.lineWidth = strong ? 1 + 4 * share : 0.6 + 1.6 * share;
         const from = (row + 0.5) * STEP, to = (key + 0.5) * STEP;
         context.beginPath();

@@ -8,7 +8,8 @@ function make(tag, options = {}, children = []) {
   return element;
 }
 
-const SMALLEST_CELL = 12;
+// Names of 12 pixels stand beside cells of this size without touching.
+const SMALLEST_CELL = 14;
 
 /** Colours of the current theme, read once per drawing. */
 function palette() {
@@ -16,7 +17,7 @@ function palette() {
   const read = (name) => style.getPropertyValue(name).trim();
   return {
     ramp: [0, 1, 2, 3, 4].map((i) => read(`--ramp-${i}`)).map(channels),
-    frame: read("--frame"), gold: read("--gold"), accent: read("--accent"), quiet: read("--quiet"),
+    frame: read("--frame"), gold: read("--gold"), accent: read("--accent"), thread: read("--thread"),
   };
 }
 
@@ -79,7 +80,7 @@ class Matrix {
     this.shown = shown;
     const rows = shown.rows.length, keys = shown.keys.length;
     this.cell = Math.min(30, Math.max(SMALLEST_CELL, Math.floor((width - 130) / Math.max(keys, 1))));
-    this.element.style.setProperty("--name", this.cell < 14 ? "10px" : this.cell < 18 ? "11px" : "13px");
+    this.element.style.setProperty("--name", this.cell < 18 ? "12px" : "13px");
     this.keys.replaceChildren(...shown.keys.map((name) => {
       const span = make("span", { textContent: name, title: name, dir: "auto" });
       span.style.width = `${this.cell}px`;
