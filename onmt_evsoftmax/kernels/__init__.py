@@ -7,13 +7,29 @@ The functions here return None for what they do not serve: the caller then compu
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from onmt_evsoftmax.kernels import library, operators
+from onmt_evsoftmax.kernels import fused, library, operators
 from onmt_evsoftmax.kernels.library import BACKENDS, backend, using
 
-__all__ = ["BACKENDS", "available", "backend", "rows_backward", "rows_forward", "serves", "using"]
+__all__ = [
+    "BACKENDS",
+    "MAX_HEAD",
+    "attention_backward",
+    "attention_forward",
+    "available",
+    "backend",
+    "rows_backward",
+    "rows_forward",
+    "serves",
+    "using",
+]
+
+#: The largest size of a head that the attention kernel is made (and tested) for.
+MAX_HEAD = 256
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -83,3 +99,17 @@ def rows_backward(normalizer: str, p: Tensor, grad: Tensor, dim: int = -1) -> Te
     run = torch.ops.onmt_evsoftmax.rows_backward if _traced(grad) else operators.rows_backward
     grad_scores = run(normalizer, p, grad.to(p.dtype))
     return grad_scores if last else grad_scores.movedim(-1, dim)
+
+
+def attention_forward(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """ev-softmax attention on the CPU; see :func:`fused.attention_forward`."""
+    if _traced(query):
+        return torch.ops.onmt_evsoftmax.attention_forward(query, *rest)
+    return fused.attention_forward(query, *rest)
+
+
+def attention_backward(grad: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of query, key and value; see :func:`fused.attention_backward`."""
+    if _traced(grad):
+        return torch.ops.onmt_evsoftmax.attention_backward(grad, *rest)
+    return fused.attention_backward(grad, *rest)

@@ -26,6 +26,10 @@ _SIGNATURES = {
     "select": [ctypes.c_char_p],
     "rows_forward": [_INT, _INT, _LONG, _LONG, *[_ADDRESS] * 5, _REAL, _INT],
     "rows_backward": [_INT, _INT, _LONG, _LONG, *[_ADDRESS] * 3, _INT],
+    "attention": [
+        *[_INT, _ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS, _INT],
+        *[_REAL, _REAL, ctypes.c_uint64, _ADDRESS, _ADDRESS, _INT],
+    ],
 }
 
 
