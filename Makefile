@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+VENV35 ?= .venv35
+STAMP35 := $(VENV35)/.installed
 
 .DEFAULT_GOAL := help
 
@@ -19,7 +21,7 @@ $(STAMP): setup.py pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,study,vae]'
 	touch $@
 
 .PHONY: check
@@ -37,9 +39,27 @@ format: $(STAMP)  ## rewrite the sources in the house format
 test: $(STAMP)  ## the whole test suite
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
+# OpenNMT-py 3.5.1 asks for an old torch, so this environment is listed whole and not resolved.
+$(STAMP35): setup.py pyproject.toml constraints.txt requirements-onmt35.txt
+	$(PYTHON) -m venv $(VENV35)
+	$(VENV35)/bin/python -m pip install --quiet --upgrade pip setuptools -c constraints.txt
+	sed '/^# Only for/,$$d; /^OpenNMT-py/d; /^ctranslate2/d' constraints.txt > $(VENV35)/shared.txt
+	$(VENV35)/bin/python -m pip install --quiet --no-deps -r $(VENV35)/shared.txt -r requirements-onmt35.txt
+	$(VENV35)/bin/python -m pip install --quiet --no-deps -e .
+	touch $@
+
+.PHONY: test-onmt35
+test-onmt35: $(STAMP35)  ## the plugin's tests again, with OpenNMT-py 3.5.1 (in .venv35)
+	$(VENV35)/bin/python -m pytest -n 2 --dist worksteal tests/opennmt
+
 .PHONY: demo
-demo: $(STAMP)  ## the normalizers on the paper's Figure 1 point, and that figure
-	$(BIN)/python -m onmt_evsoftmax figure1 -o runs/demo/figure1.png
+demo: $(STAMP)  ## train softmax and ev-softmax on the embedded corpus, score, count, draw
+	PATH="$(abspath $(BIN)):$$PATH" recipes/demo/run.sh -o runs/demo
+
+CORPUS ?= demo
+.PHONY: study
+study: $(STAMP)  ## normalizers x seeds on CORPUS (default: demo): the paper's table
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/snakemake -s recipes/study/Snakefile --cores 2 --config corpus=$(CORPUS)
 
 .PHONY: properties
 properties: $(STAMP)  ## check every cell of the paper's Table 1 by numerical search
@@ -47,4 +67,4 @@ properties: $(STAMP)  ## check every cell of the paper's Table 1 by numerical se
 
 .PHONY: clean
 clean:  ## remove what was built, but not results under runs/
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV35) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,39 +1,57 @@
 """Sparse attention for OpenNMT-py: ev-softmax, sparsemax and entmax, right where masks are.
 
 ``onmt_evsoftmax.functional`` has the functions, ``losses`` what trains them, ``normalizers`` the
-registry that everything else takes them from by name.
+registry that everything else takes them from by name. The names below are imported when first used,
+so that a command that needs no torch starts without it.
 """
 
-from onmt_evsoftmax.functional import (
-    entmax,
-    entmax15,
-    evsoftmax,
-    log_evsoftmax,
-    posthoc_evidential,
-    softmax,
-    sparsehourglass,
-    sparsemax,
-)
-from onmt_evsoftmax.normalizers import (
-    get_loss,
-    get_normalizer,
-    normalizer_names,
-    register_normalizer,
-)
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from onmt_evsoftmax.functional import entmax as entmax
+    from onmt_evsoftmax.functional import entmax15 as entmax15
+    from onmt_evsoftmax.functional import evsoftmax as evsoftmax
+    from onmt_evsoftmax.functional import log_evsoftmax as log_evsoftmax
+    from onmt_evsoftmax.functional import posthoc_evidential as posthoc_evidential
+    from onmt_evsoftmax.functional import softmax as softmax
+    from onmt_evsoftmax.functional import sparsehourglass as sparsehourglass
+    from onmt_evsoftmax.functional import sparsemax as sparsemax
+    from onmt_evsoftmax.normalizers import get_loss as get_loss
+    from onmt_evsoftmax.normalizers import get_normalizer as get_normalizer
+    from onmt_evsoftmax.normalizers import normalizer_names as normalizer_names
+    from onmt_evsoftmax.normalizers import register_normalizer as register_normalizer
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "entmax",
-    "entmax15",
-    "evsoftmax",
-    "get_loss",
-    "get_normalizer",
-    "log_evsoftmax",
-    "normalizer_names",
-    "posthoc_evidential",
-    "register_normalizer",
-    "softmax",
-    "sparsehourglass",
-    "sparsemax",
-]
+_HOME = {
+    "functional": (
+        "entmax",
+        "entmax15",
+        "evsoftmax",
+        "log_evsoftmax",
+        "posthoc_evidential",
+        "softmax",
+        "sparsehourglass",
+        "sparsemax",
+    ),
+    "normalizers": ("get_loss", "get_normalizer", "normalizer_names", "register_normalizer"),
+}
+
+__all__ = [name for names in _HOME.values() for name in names]
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    for module, names in _HOME.items():
+        if name in names:
+            value = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -6,11 +6,11 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from onmt_evsoftmax.console import UserError, run
-from onmt_evsoftmax.normalizers import unknown
+from onmt_evsoftmax.console import UserError, run, unknown_name
 
 #: Command → (module with a ``main(argv)``, what it does). Modules are imported only when called.
 COMMANDS = {
+    "doctor": ("onmt_evsoftmax.doctor", "check versions, the OpenNMT-py hook, kernels, devices"),
     "figure1": ("onmt_evsoftmax.simplex", "draw the paper's Figure 1 and print its numbers"),
     "properties": ("onmt_evsoftmax.properties", "check the paper's Table 1 by numerical search"),
 }
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n`COMMAND --help` says more.")
         return 0
     if name not in COMMANDS:
-        raise UserError(unknown("command", name, COMMANDS))
+        raise UserError(unknown_name("command", name, COMMANDS))
     return importlib.import_module(COMMANDS[name][0]).main(rest) or 0
 
 

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
 
 class UserError(Exception):
     """One sentence for the user: what is wrong, where (file, line, key) and what to do."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
+    """The start of a sentence: this name is unknown, the nearest one, and all there are."""
+    names = list(known)
+    nearest = difflib.get_close_matches(name, names, n=1)
+    hint = f" (did you mean {nearest[0]}?)" if nearest else ""
+    return f"unknown {kind} {name!r}{hint}; known: {', '.join(names) or 'none'}"
 
 
 def run(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:

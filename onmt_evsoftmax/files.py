@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -44,9 +45,12 @@ def _umask() -> int:
 
 
 def read_lines(path: str | os.PathLike[str]) -> list[str]:
-    r"""Lines of a UTF-8 text file without their ``\n``; a missing, empty or broken file is told."""
+    r"""Lines of a UTF-8 text file without their ``\n``; a missing, empty or broken file is told.
+
+    ``-`` is standard input.
+    """
     try:
-        data = Path(path).read_bytes()
+        data = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     if not data:

@@ -11,7 +11,6 @@ normalizer's name is asked for.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 from collections.abc import Callable
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from onmt_evsoftmax import functional, losses
+from onmt_evsoftmax.console import unknown_name
 
 Loss = Callable[..., Tensor]
 
@@ -189,7 +189,7 @@ def _entry(name: str) -> _Entry:
     try:
         return _REGISTRY[name]
     except KeyError:
-        raise ValueError(unknown("normalizer", name, _REGISTRY)) from None
+        raise ValueError(unknown_name("normalizer", name, _REGISTRY)) from None
 
 
 def _check_options(owner: str, function: Callable[..., Any], options: dict[str, Any]) -> None:
@@ -199,12 +199,4 @@ def _check_options(owner: str, function: Callable[..., Any], options: dict[str, 
     valid = [p.name for p in parameters if p.name not in ("logits", "target")]
     for option in options:
         if option not in valid:
-            raise ValueError(unknown(f"option of {owner}", option, valid))
-
-
-def unknown(what: str, name: str, valid: Any) -> str:
-    """The sentence for a name that does not exist: the nearest one, and all of them."""
-    valid = sorted(valid)
-    near = difflib.get_close_matches(name, valid, n=1)
-    hint = f", did you mean {near[0]!r}?" if near else "."
-    return f"unknown {what}: {name!r}{hint} Valid: {', '.join(valid) or 'none'}."
+            raise ValueError(unknown_name(f"option of {owner}:", option, valid))

@@ -1,0 +1,113 @@
+"""Joint subwords: byte pair encoding (subword-nmt), or SentencePiece; and words again."""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from tqdm import tqdm
+
+from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.corpora.parallel import full_disk
+from onmt_evsoftmax.files import replacing
+
+KINDS = ("bpe", "sentencepiece")
+_SPACE = "▁"  # how SentencePiece writes the space before a word
+
+
+def learn(kind: str, lines: Iterable[str], size: int, output: Path) -> None:
+    """Learn ``size`` merges (bpe) or pieces (sentencepiece) from training text of both languages.
+
+    The text of byte pair encoding is tokenised already; SentencePiece wants it as it is.
+    """
+    learner = _learn_bpe if kind == "bpe" else _learn_sentencepiece
+    data = learner(tqdm(lines, desc=f"reading for {kind}", unit=" lines", leave=False), size)
+    with replacing(output) as temporary:
+        try:
+            temporary.write_bytes(data)
+        except OSError as error:
+            raise full_disk(output, error) from error
+
+
+def _learn_bpe(lines: Iterable[str], merges: int) -> bytes:
+    from subword_nmt.learn_bpe import learn_bpe
+
+    # Counting words here keeps memory at the size of the vocabulary, not of the corpus.
+    words = Counter(word for line in lines for word in line.split(" ") if word)
+    codes = io.StringIO()
+    counts = io.StringIO("".join(f"{word} {count}\n" for word, count in words.items()))
+    learn_bpe(counts, codes, merges, min_frequency=2, is_dict=True)
+    return codes.getvalue().encode()
+
+
+def _learn_sentencepiece(lines: Iterable[str], pieces: int) -> bytes:
+    import sentencepiece
+
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            vocab_size=pieces,
+            model_type="unigram",
+            character_coverage=1.0,  # German letters are not noise
+            num_threads=os.cpu_count() or 1,
+            train_extremely_large_corpus=False,
+            input_sentence_size=5_000_000,
+            shuffle_input_sentence=False,  # so that two runs learn the same pieces
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise UserError(f"SentencePiece cannot learn {pieces} pieces: {error}") from error
+    return model.getvalue()
+
+
+@functools.cache
+def _encoder(model: Path) -> Callable[[str], str]:
+    if model.suffix == ".model":
+        import sentencepiece
+
+        processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+        return lambda line: " ".join(processor.encode(line, out_type=str))
+    from subword_nmt.apply_bpe import BPE
+
+    with open(model, encoding="utf-8") as codes:
+        return BPE(codes).process_line
+
+
+def check_model(model: Path) -> None:
+    """Refuse a model that cannot be read, before a long run begins."""
+    try:
+        _encoder(model)
+    except (OSError, RuntimeError, SystemExit, UnicodeDecodeError) as error:
+        raise UserError(
+            f"{model} is no model of subwords: neither bpe codes nor a SentencePiece *.model"
+        ) from error
+
+
+def encode_line(model: Path, line: str) -> str:
+    """Split one line into subwords separated by spaces."""
+    return _encoder(model)(line)
+
+
+def decode_line(kind: str, line: str) -> str:
+    """Join the subwords of one line into words again."""
+    if kind == "sentencepiece":
+        return line.replace(" ", "").replace(_SPACE, " ").strip()
+    return (line + " ").replace("@@ ", "").rstrip()
+
+
+def vocabulary(lines: Iterable[str]) -> list[str]:
+    """The lines of OpenNMT-py's vocabulary file: pieces with their counts, frequent ones first."""
+    counts = Counter(piece for line in lines for piece in line.split(" ") if piece)
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return [f"{piece}\t{count}" for piece, count in ranked]
+
+
+def kind_of(model: Path) -> str:
+    """Which kind a model is, by its name: ``*.model`` is SentencePiece's, the rest are codes."""
+    return "sentencepiece" if model.suffix == ".model" else "bpe"

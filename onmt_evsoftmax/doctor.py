@@ -1,0 +1,136 @@
+"""``python -m onmt_evsoftmax doctor``: is everything in place, and if not, what to do."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+
+import torch
+
+import onmt_evsoftmax
+import onmt_evsoftmax_hook
+from onmt_evsoftmax.opennmt import backends
+
+# Both ends of the supported range are tested; what lies between should work.
+OLDEST, NEWEST = (3, 0, 4), (3, 5, 1)
+
+# Run in a new interpreter, as every stock command is: does importing OpenNMT-py bring the plugin?
+_PROBE = """
+import sys
+import onmt
+plugin = sys.modules.get("onmt_evsoftmax.opennmt")
+print("live" if plugin is not None and plugin.installed() else "absent")
+"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at; ``advice`` is empty when all is well."""
+
+    what: str
+    found: str
+    advice: str = ""
+
+
+def findings() -> Iterator[Finding]:
+    """Look at everything, cheapest first."""
+    yield _python()
+    yield Finding("onmt_evsoftmax", onmt_evsoftmax.__version__)
+    yield _torch()
+    opennmt = _opennmt()
+    yield opennmt
+    yield _hook(opennmt)
+    yield Finding("normalizers", ", ".join(onmt_evsoftmax.normalizer_names()))
+    yield Finding("attention backends", ", ".join(backends.available()))
+    yield Finding("devices", ", ".join(_devices()))
+    yield _ctranslate2()
+
+
+def _python() -> Finding:
+    version = ".".join(str(part) for part in sys.version_info[:3])
+    fine = (3, 10) <= sys.version_info < (3, 13)
+    return Finding("Python", version, "" if fine else "use Python 3.10, 3.11 or 3.12")
+
+
+def _torch() -> Finding:
+    fine = _numbers(torch.__version__) >= (2, 6)
+    return Finding("torch", torch.__version__, "" if fine else "pip install 'torch>=2.6'")
+
+
+def _opennmt() -> Finding:
+    version = _version("OpenNMT-py")
+    if version is None:
+        return Finding("OpenNMT-py", "not installed", "pip install OpenNMT-py==3.0.4")
+    if not OLDEST <= _numbers(version) <= NEWEST:
+        return Finding("OpenNMT-py", version, "use a version from 3.0.4 to 3.5.1")
+    return Finding("OpenNMT-py", version)
+
+
+def _hook(opennmt: Finding) -> Finding:
+    what = "start-up hook"
+    if not onmt_evsoftmax_hook.wanted():
+        return Finding(what, "switched off", "unset the environment variable ONMT_EVSOFTMAX")
+    if opennmt.found == "not installed":
+        return Finding(what, "not tried, for want of OpenNMT-py", opennmt.advice)
+    probe = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _PROBE], capture_output=True, text=True
+    )
+    if probe.returncode:
+        error = (probe.stderr.strip().splitlines() or ["no message"])[-1]
+        return Finding(what, f"importing OpenNMT-py fails: {error}", "repair that first")
+    if "live" not in probe.stdout:
+        return Finding(what, "asleep", "install the package with pip: `pip install .`")
+    return Finding(what, "live: the stock onmt_* commands know this package")
+
+
+def _devices() -> Iterator[str]:
+    yield f"CPU with {torch.get_num_threads()} threads"
+    for index in range(torch.cuda.device_count()):
+        yield torch.cuda.get_device_name(index)
+
+
+def _ctranslate2() -> Finding:
+    version = _version("ctranslate2")
+    return Finding("CTranslate2", f"{version}, for softmax models only" if version else "absent")
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the findings; 1 if something is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="python -m onmt_evsoftmax doctor",
+        description="Check versions, the start-up hook, kernels and devices; exit 1 if something "
+        "is wrong.",
+        epilog="example: python -m onmt_evsoftmax doctor --json",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    arguments = parser.parse_args(argv)
+    found = []
+    for finding in findings():
+        found.append(finding)
+        if not arguments.json:
+            print(f"{finding.what:18} {finding.found}", flush=True)
+            if finding.advice:
+                print(f"{'':18} → {finding.advice}", flush=True)
+    wrong = [finding for finding in found if finding.advice]
+    if arguments.json:
+        print(json.dumps([asdict(finding) for finding in found], indent=2, ensure_ascii=False))
+    else:
+        print("\nall is well" if not wrong else f"\n{len(wrong)} to put right")
+    return 1 if wrong else 0

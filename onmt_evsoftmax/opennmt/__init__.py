@@ -1,0 +1,72 @@
+"""The plugin: makes OpenNMT-py train and translate with the normalizers of this package.
+
+Installing the package is enough: a start-up hook calls :func:`install` when OpenNMT-py is imported.
+Nothing is forked; each module named below is patched in a few places right after it is imported,
+and everything else in this package is what those patches do. This is the only part of the project
+that imports ``onmt``.
+"""
+
+from __future__ import annotations
+
+import onmt_evsoftmax_hook
+from onmt_evsoftmax.opennmt.loading import LoadedModel, load_model
+from onmt_evsoftmax.opennmt.record import AttentionRecord, record_attention
+
+__all__ = [
+    "AttentionRecord",
+    "LoadedModel",
+    "install",
+    "installed",
+    "load_model",
+    "record_attention",
+]
+
+_installed = False
+
+
+def installed() -> bool:
+    """Whether the plugin is live in this process."""
+    return _installed
+
+
+def install() -> None:
+    """Patch OpenNMT-py, whatever of it is or will be imported; a second call does nothing."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+
+    import torch
+
+    from onmt_evsoftmax.opennmt import building, commands, compat, generator, keys, options, rnn
+    from onmt_evsoftmax.opennmt.checkpoint import ALLOWED
+
+    torch.serialization.add_safe_globals(list(ALLOWED))
+    for name, patch in (
+        ("onmt.opts", options.patch_opts),
+        ("onmt.utils.parse", keys.patch_parse),
+        ("onmt.modules.global_attention", rnn.patch_global_attention),
+        ("onmt.modules.alibi_position_bias", compat.patch_alibi),
+        ("onmt.decoders.decoder", rnn.patch_decoder),
+        ("onmt.models.model", building.patch_model),
+        ("onmt.models.model_saver", commands.patch_model_saver),
+        ("onmt.model_builder", building.patch_model_builder),
+        ("onmt.utils.optimizers", building.patch_optimizers),
+        ("onmt.utils.loss", generator.patch_loss),
+        ("onmt.decoders.ensemble", generator.patch_ensemble),
+        ("onmt.translate.beam_search", compat.patch_beam_search),
+        ("onmt.translate.greedy_search", compat.patch_greedy_search),
+        ("onmt.translate.translator", generator.patch_translator),
+        ("onmt.translate.translator", compat.patch_translator),
+        ("onmt.translate.translation_server", commands.patch_server),
+        ("onmt.inference_engine", compat.patch_inference_engine),
+        ("onmt.train_single", building.patch_train_single),
+        ("onmt.bin.train", commands.patch_command),
+        ("onmt.bin.translate", commands.patch_command),
+        ("onmt.bin.build_vocab", commands.patch_command),
+        ("onmt.bin.server", commands.patch_command),
+        ("onmt.bin.average_models", commands.patch_average),
+        ("onmt.bin.release_model", commands.patch_release),
+    ):
+        onmt_evsoftmax_hook.after_import(name, patch)
+    onmt_evsoftmax_hook.watch_converter()

@@ -1,0 +1,161 @@
+"""What OpenNMT-py itself gets wrong with this torch, or at all, and users run into."""
+
+from __future__ import annotations
+
+import functools
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.opennmt.patching import replace
+
+
+def patch_beam_search(module: Any) -> None:
+    """``onmt.translate.beam_search``: attention by step and beam, as ``-attn_debug`` needs it.
+
+    Both versions read the length of sentence i at position i, but lengths are stored once per beam:
+    attention is then cut to the length of another sentence.
+    """
+    search = module.BeamSearchBase
+    time_first = _is_time_first(search)
+    _accept_any_layout(search, time_first)
+    reader = "update_finished" if time_first else "beams_non_finished"
+    original = getattr(search, reader)
+
+    @functools.wraps(original)
+    def with_own_lengths(self: Any, *args: Any) -> Any:
+        if time_first and isinstance(self, module.BeamSearchLM):
+            return original(self, *args)  # it has no source to cut
+        stored = self.src_len
+        # 3.0.4 keeps the lengths of the whole batch, 3.5.1 those of the sentences still searched.
+        rows = self._batch_offset if time_first else torch.arange(len(stored) // self.beam_size)
+        self.src_len = stored[rows.to(stored.device) * self.beam_size]
+        try:
+            return original(self, *args)
+        finally:
+            self.src_len = stored
+
+    setattr(search, reader, with_own_lengths)
+
+
+def patch_greedy_search(module: Any) -> None:
+    """``onmt.translate.greedy_search``: the same for sampling and greedy search."""
+    search = module.GreedySearch
+    time_first = _is_time_first(search)
+    _accept_any_layout(search, time_first)
+    if not time_first:
+        return
+    original = search.update_finished
+
+    @functools.wraps(original)
+    def update_finished(self: Any) -> None:
+        # 3.0.4 forgets to drop the lengths of the sentences that have finished.
+        alive = ~self.is_finished.view(-1)
+        original(self)
+        if not self.done and not isinstance(self, module.GreedySearchLM):
+            self.src_len = self.src_len[alive]
+
+    search.update_finished = update_finished
+
+
+def _is_time_first(search: Any) -> bool:
+    """Whether this OpenNMT-py's search wants attention as (step, beams, source), as 3.0.4 does."""
+    return "is_finished_list" not in search.update_finished.__code__.co_names
+
+
+def _accept_any_layout(search: Any, time_first: bool) -> None:
+    """Decoders return attention as (beams, 1, source) or (1, beams, source); turn it if needed."""
+    original = search.advance
+
+    @functools.wraps(original)
+    def advance(self: Any, log_probs: Tensor, attn: Tensor | None) -> None:
+        if attn is not None and attn.dim() == 3:
+            wrong = attn.size(1) if time_first else attn.size(0)
+            if wrong == 1 and log_probs.size(0) != 1:
+                attn = attn.transpose(0, 1)
+        original(self, log_probs, attn)
+
+    search.advance = advance
+
+
+def patch_alibi(module: Any) -> None:
+    """``onmt.modules.alibi_position_bias``: a bias kept from longer queries is not a step's bias.
+
+    After a forced pass (gold scores, validation) 3.5.1 would give every decoding step the bias of
+    the first position.
+    """
+    bias = module.AlibiPositionalBias
+    original = bias.forward
+
+    @functools.wraps(original)
+    def forward(self: Any, qk_dots: Tensor) -> Tensor:
+        if self.bias is not None and self.bias.shape[-2:] != qk_dots.shape[-2:]:
+            self.bias = None
+        return original(self, qk_dots)
+
+    bias.forward = forward
+
+
+def patch_translator(module: Any) -> None:
+    """``onmt.translate.translator``: alignments from a layer that exists, or a sentence."""
+
+    def with_alignment_layer(original: Callable[..., Any]) -> Callable[..., Any]:
+        def build_translator(opt: Namespace, *args: Any, **kwargs: Any) -> Any:
+            translator = original(opt, *args, **kwargs)
+            if opt.report_align:
+                members = getattr(translator.model, "models", [translator.model])
+                for model in members:
+                    _set_alignment_layer(model.decoder, getattr(opt, "alignment_layer", None))
+            return translator
+
+        return build_translator
+
+    def with_nothing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def tile(x: Any, *args: Any, **kwargs: Any) -> Any:
+            # 3.0.4 also tiles the encoder's final state, which a transformer does not have.
+            return None if x is None else original(x, *args, **kwargs)
+
+        return tile
+
+    replace(module, "build_translator", with_alignment_layer)
+    replace(module, "tile", with_nothing)
+
+
+def _set_alignment_layer(decoder: Any, layer: int | None) -> None:
+    if getattr(decoder, "alignment_layer", None) is None:
+        raise UserError("-report_align needs a translation model with a transformer decoder")
+    if layer is not None:
+        decoder.alignment_layer = layer
+    count = len(decoder.transformer_layers)
+    if not -count <= decoder.alignment_layer < count:
+        raise UserError(
+            f"-report_align reads decoder layer {decoder.alignment_layer} but there are {count}: "
+            f"add -alignment_layer with a number from {-count} to {count - 1}, for example -1"
+        )
+
+
+def patch_inference_engine(module: Any) -> None:
+    """``onmt.inference_engine``: 3.5.1 forgets the data that a copy model needs to decode."""
+    engine = module.InferenceEnginePY
+    build = engine.__init__
+
+    @functools.wraps(build)
+    def __init__(self: Any, opt: Namespace) -> None:
+        build(self, opt)
+        if hasattr(self, "translator"):  # not where several processes share a model
+            opt.copy_attn = self.translator.copy_attn
+
+    def with_copying(original: Callable[..., Any]) -> Callable[..., Any]:
+        def build_dynamic_dataset_iter(opt: Namespace, *args: Any, **kwargs: Any) -> Any:
+            kwargs.setdefault("copy", getattr(opt, "copy_attn", False))
+            return original(opt, *args, **kwargs)
+
+        return build_dynamic_dataset_iter
+
+    engine.__init__ = __init__
+    original = module.build_dynamic_dataset_iter
+    module.build_dynamic_dataset_iter = functools.wraps(original)(with_copying(original))

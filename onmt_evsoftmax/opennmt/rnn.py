@@ -1,0 +1,87 @@
+"""Attention of RNN decoders: ``GlobalAttention`` takes any normalizer and respects its mask.
+
+OpenNMT-py writes the normalization inline, with two choices. Its second choice is a function the
+module looks up by name at every call; that look-up is the seam.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+from typing import Any
+
+from torch import Tensor, nn
+
+from onmt_evsoftmax.normalizers import get_normalizer
+from onmt_evsoftmax.opennmt.modules import AttentionNormalizer
+
+# The normalizer of the attention whose forward is running, and the source lengths of the decoder
+# around it (its copy attention is called without them, and would attend to padding).
+_normalizer: contextvars.ContextVar[nn.Module | None] = contextvars.ContextVar(
+    "normalizer", default=None
+)
+_source_lengths: contextvars.ContextVar[Tensor | None] = contextvars.ContextVar(
+    "source_lengths", default=None
+)
+
+
+def patch_global_attention(module: Any) -> None:
+    """``onmt.modules.global_attention``: any name of the registry is an ``attn_func``."""
+    attention = module.GlobalAttention
+    build, run, upstream_sparsemax = attention.__init__, attention.forward, module.sparsemax
+
+    @functools.wraps(build)
+    def __init__(
+        self: Any,
+        dim: int,
+        coverage: bool = False,
+        attn_type: str = "dot",
+        attn_func: str = "softmax",
+    ) -> None:
+        build(self, dim, coverage, attn_type, "softmax")
+        if attn_func != "softmax":
+            self.attn_func = attn_func
+            self.normalizer = AttentionNormalizer(get_normalizer(attn_func))
+
+    @functools.wraps(run)
+    def forward(
+        self: Any,
+        src: Tensor,
+        enc_out: Tensor,
+        src_len: Tensor | None = None,
+        coverage: Tensor | None = None,
+    ) -> Any:
+        if self.attn_func == "softmax":
+            return run(self, src, enc_out, src_len, coverage)
+        token = _normalizer.set(self.normalizer)
+        try:
+            lengths = _source_lengths.get() if src_len is None else src_len
+            return run(self, src, enc_out, lengths, coverage)
+        finally:
+            _normalizer.reset(token)
+
+    def sparsemax(scores: Tensor, dim: int) -> Tensor:
+        normalizer = _normalizer.get()
+        return upstream_sparsemax(scores, dim) if normalizer is None else normalizer(scores)
+
+    attention.__init__ = __init__
+    attention.forward = forward
+    module.sparsemax = sparsemax
+
+
+def patch_decoder(module: Any) -> None:
+    """``onmt.decoders.decoder``: the copy attention learns the source lengths, too."""
+    decoder = module.RNNDecoderBase
+    run = decoder.forward
+
+    @functools.wraps(run)
+    def forward(
+        self: Any, tgt: Tensor, enc_out: Tensor, src_len: Tensor | None = None, **kwargs: Any
+    ) -> Any:
+        token = _source_lengths.set(src_len)
+        try:
+            return run(self, tgt, enc_out, src_len=src_len, **kwargs)
+        finally:
+            _source_lengths.reset(token)
+
+    decoder.forward = forward

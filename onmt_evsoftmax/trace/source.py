@@ -1,0 +1,87 @@
+"""Traces that a command was given, each under the name it has in tables and figures."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.trace.record import Record
+from onmt_evsoftmax.trace.storage import TraceReader
+
+_NAMES = {
+    "evsoftmax": "ev-softmax",
+    "entmax15": "entmax-1.5",
+    "entmax": "α-entmax",
+    "posthoc_evidential": "post-hoc evidential",
+    "sparsehourglass": "sparse hourglass",
+}
+
+
+def pretty(name: str) -> str:
+    """A normalizer's name as the paper writes it."""
+    return _NAMES.get(name, name)
+
+
+@dataclass(frozen=True)
+class Source:
+    """An open trace and its name."""
+
+    name: str
+    trace: TraceReader
+
+    def sentence(self, line: int) -> Record:
+        """The record of a source line, counted from 1."""
+        if not 1 <= line <= len(self.trace):
+            raise UserError(
+                f"{self.trace.path} has sentences 1 to {len(self.trace)}, not {line}; "
+                "choose one of them with --sentence"
+            )
+        return self.trace[line - 1]
+
+
+@contextmanager
+def open_traces(arguments: Sequence[str]) -> Iterator[list[Source]]:
+    """Open the traces of ``[NAME=]FILE`` arguments; one that is not finished is told."""
+    with ExitStack() as stack:
+        traces = [stack.enter_context(TraceReader(split_name(item)[1])) for item in arguments]
+        for trace in traces:
+            if not len(trace):
+                raise UserError(f"{trace.path} has no sentence yet; finish trace_attention first")
+            if not trace.complete:
+                print(
+                    f"warning: {trace.path} is not finished, it has {len(trace)} sentences; "
+                    "repeat its trace_attention command to continue it",
+                    file=sys.stderr,
+                )
+        given = [split_name(item)[0] for item in arguments]
+        labels = [pretty(trace.header.label) for trace in traces]
+        names = tell_apart(given, labels, [trace.path.stem for trace in traces])
+        yield [Source(name, trace) for name, trace in zip(names, traces, strict=True)]
+
+
+def tell_apart(given: Sequence[str], labels: Sequence[str], files: Sequence[str]) -> list[str]:
+    """A given name; else the normalizer if only one has it; else the file's name."""
+    repeated = {name for name, count in Counter(labels).items() if count > 1}
+    names = [
+        name or (file if label in repeated else label)
+        for name, label, file in zip(given, labels, files, strict=True)
+    ]
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise UserError(f"two inputs are called {name!r}; name them apart with NAME=FILE")
+    return names
+
+
+def split_name(argument: str) -> tuple[str, str]:
+    """``NAME=FILE`` or ``FILE``; a file whose own name has an = is taken as it is."""
+    name, equals, path = argument.partition("=")
+    if not equals or "/" in name or Path(argument).exists():
+        return "", argument
+    if not name or not path:
+        raise UserError(f"{argument}: must be FILE or NAME=FILE")
+    return name, path

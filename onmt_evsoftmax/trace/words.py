@@ -1,0 +1,116 @@
+"""Subwords and the words they form: which word each token of a line belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+#: What the model adds around a text. Such a token belongs to no word.
+SPECIAL_TOKENS = frozenset({"<s>", "</s>", "<blank>", "<pad>"})
+#: A token's word index when it belongs to no word.
+NO_WORD = -1
+
+SPACE = "▁"  # SentencePiece: opens a word
+JOIN = "@@"  # subword-nmt: the next token continues this word
+JOINER = "￭"  # OpenNMT Tokenizer: glue to the neighbour on this side
+CONTINUES = "·"
+SCHEMES = ("sentencepiece", "bpe", "joiner", "none")
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of one side of a sentence and, for each, the index of its word (or NO_WORD)."""
+
+    tokens: tuple[str, ...]
+    words: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def word_count(self) -> int:
+        """Number of words; special tokens are none."""
+        return max(self.words, default=NO_WORD) + 1
+
+    @property
+    def special(self) -> tuple[bool, ...]:
+        """True where the token was added by the model and is not part of the text."""
+        return tuple(word == NO_WORD for word in self.words)
+
+
+def detect_scheme(vocabulary: Iterable[str]) -> str:
+    """How the tokens of a vocabulary mark word boundaries, told by the marks that occur in it."""
+    spaces = joins = joiners = 0
+    for token in vocabulary:
+        spaces += token.startswith(SPACE)
+        joins += token.endswith(JOIN) and token != JOIN
+        joiners += JOINER in token
+    best = max(spaces, joins, joiners)
+    if best == 0:
+        return "none"
+    return ("sentencepiece", "bpe", "joiner")[(spaces, joins, joiners).index(best)]
+
+
+def group(tokens: Sequence[str], scheme: str) -> Tokens:
+    """Give every token its word; ``scheme`` is one of SCHEMES."""
+    words: list[int] = []
+    current, glued = NO_WORD, False
+    for token in tokens:
+        if token in SPECIAL_TOKENS:
+            words.append(NO_WORD)
+            glued = False
+            continue
+        first = current == NO_WORD or (words and words[-1] == NO_WORD)
+        if first or not (glued or _continues(token, scheme)):
+            current += 1
+        words.append(current)
+        glued = _holds_next(token, scheme)
+    return Tokens(tuple(tokens), tuple(words))
+
+
+def _continues(token: str, scheme: str) -> bool:
+    """Whether the token continues the word before it."""
+    if scheme == "sentencepiece":
+        return not token.startswith(SPACE)
+    return scheme == "joiner" and token.startswith(JOINER)
+
+
+def _holds_next(token: str, scheme: str) -> bool:
+    """Whether the token keeps the word open for the token after it."""
+    if scheme == "bpe":
+        return token.endswith(JOIN)
+    # ｟mrk_…｠ are the Tokenizer's case marks: they belong to the word that follows.
+    return scheme == "joiner" and (token.endswith(JOINER) or token.startswith("｟mrk_"))
+
+
+def word_texts(side: Tokens, scheme: str) -> list[str]:
+    """The words of a line as a reader would write them, without subword marks."""
+    texts = [""] * side.word_count
+    for token, word in zip(side.tokens, side.words, strict=True):
+        if word != NO_WORD:
+            texts[word] += surface(token, scheme)
+    return texts
+
+
+def labels(side: Tokens, scheme: str) -> tuple[str, ...]:
+    """Tokens as figures show them, whatever the scheme: ``cur``, ``·ious``.
+
+    The dot says that a token continues the word before it; without subwords there are no dots.
+    """
+    shown, last = [], NO_WORD
+    for token, word in zip(side.tokens, side.words, strict=True):
+        text = (surface(token, scheme) or token) if word != NO_WORD else token
+        shown.append(CONTINUES + text if word != NO_WORD and word == last else text)
+        last = word
+    return tuple(shown)
+
+
+def surface(token: str, scheme: str) -> str:
+    """One token without its subword marks."""
+    if scheme == "sentencepiece":
+        return token.replace(SPACE, "")
+    if scheme == "bpe":
+        return token.removesuffix(JOIN)
+    if scheme == "joiner":
+        return "" if token.startswith("｟mrk_") else token.replace(JOINER, "")
+    return token

@@ -1,0 +1,190 @@
+"""``python -m onmt_evsoftmax.vae {cvae,ssvae,vqvae,table,figures}``: the VAE experiments."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from onmt_evsoftmax.console import UserError, run, unknown_name
+from onmt_evsoftmax.vae import configuration, data, distributed
+from onmt_evsoftmax.vae.jobs import Experiment, read_results
+
+EXPERIMENTS = {
+    "cvae": "even and odd digits from a conditional VAE (paper: Figures 2 and 3)",
+    "ssvae": "semi-supervised VAE, marginalised over the support or sampled (paper: Table 2)",
+    "vqvae": "VQ-VAE, PixelCNN prior and Wide ResNet judge (paper: Table 3 and Figure 5)",
+}
+
+
+def module_of(experiment: str) -> ModuleType:
+    """The module of an experiment."""
+    return importlib.import_module(f"onmt_evsoftmax.vae.{experiment}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse the command line and do what it says."""
+    arguments = _parser().parse_args(argv)
+    return arguments.action(arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m onmt_evsoftmax.vae",
+        description="The VAE experiments of the ev-softmax paper, on the package's normalizers.",
+        epilog="example: python -m onmt_evsoftmax.vae cvae -o runs/vae/cvae   "
+        "(embedded digits, under three minutes)",
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name, help_line in EXPERIMENTS.items():
+        _add_experiment(commands, name, help_line)
+    table = commands.add_parser(
+        "table",
+        help="mean ± standard error over the seeds of finished jobs",
+        epilog="example: python -m onmt_evsoftmax.vae table runs/vae/cvae -o cvae.tex",
+    )
+    table.add_argument("folders", nargs="+", metavar="FOLDER", help="an experiment's or a job's")
+    table.add_argument(
+        "-o", "--output", metavar="FILE", help=".md, .tex or .json; standard output if not given"
+    )
+    table.add_argument("--json", action="store_true", help="print JSON")
+    table.set_defaults(action=_table)
+    figures = commands.add_parser(
+        "figures",
+        help="draw the experiment's figures from finished jobs",
+        epilog="example: python -m onmt_evsoftmax.vae figures runs/vae/cvae --format pdf",
+    )
+    figures.add_argument("folders", nargs="+", metavar="FOLDER", help="an experiment's or a job's")
+    figures.add_argument("-o", "--output", metavar="FOLDER", help="default: the first FOLDER")
+    figures.add_argument("--format", default="png", choices=("png", "svg", "pdf"))
+    figures.set_defaults(action=_figures)
+    return parser
+
+
+def _add_experiment(commands: argparse._SubParsersAction, name: str, help_line: str) -> None:
+    parser = commands.add_parser(
+        name,
+        help=help_line,
+        description=f"{help_line}. Without --normalizer and --seed it runs every job of the "
+        "configuration, then prints the table and draws the figures; with both, that job only. "
+        "Finished jobs are skipped and interrupted ones resumed.",
+        epilog=f"examples: python -m onmt_evsoftmax.vae {name} -o runs/vae/{name}  |  "
+        f"python -m onmt_evsoftmax.vae {name} --config recipes/vae/{name}.yaml "
+        "--normalizer evsoftmax --seed 1  |  "
+        f"torchrun --nproc_per_node=2 -m onmt_evsoftmax.vae {name}",
+    )
+    parser.add_argument("-o", "--output", default=f"runs/vae/{name}", metavar="FOLDER")
+    parser.add_argument("--config", metavar="YAML", help=f"default: as recipes/vae/{name}.yaml")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key"
+    )
+    parser.add_argument("--normalizer", metavar="NAME", help="only this one")
+    if name == "ssvae":
+        parser.add_argument("--estimator", metavar="NAME", help="only this one, on softmax")
+    parser.add_argument("--seed", type=int, metavar="N", help="only this one")
+    parser.add_argument("--shared-only", action="store_true", help="only what all jobs share")
+    parser.add_argument("--data-dir", metavar="FOLDER", help="where the data set's files are")
+    parser.add_argument("--download", action="store_true", help="fetch them into --data-dir first")
+    parser.add_argument("--device", help="cpu or cuda; default: cuda if there is one")
+    parser.add_argument(
+        "--threads", type=int, default=0, metavar="N", help="of torch on a CPU; default: what pays"
+    )
+    parser.add_argument("--no-tensorboard", action="store_true", help="write no event files")
+    parser.add_argument("--json", action="store_true", help="print the table as JSON")
+    parser.set_defaults(action=_experiment, experiment=name)
+
+
+def _experiment(arguments: argparse.Namespace) -> int:
+    module = module_of(arguments.experiment)
+    chosen = configuration.load(module.Configuration, arguments.config, arguments.set)
+    jobs = _jobs(module, chosen, arguments)
+    # Small matrices are slower on several threads, much slower if the cores are busy.
+    torch.set_num_threads(arguments.threads or min(module.THREADS, torch.get_num_threads()))
+    device = distributed.start() or torch.device(
+        arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    )
+    experiment = Experiment(
+        arguments.experiment,
+        module,
+        chosen,
+        Path(arguments.output),
+        lambda: data.load(
+            chosen.data,
+            arguments.data_dir,
+            fetch=arguments.download,
+            classes=getattr(chosen, "classes", 0),
+            size=getattr(chosen, "image_size", 0),
+        ),
+        device,
+        not arguments.no_tensorboard,
+    )
+    try:
+        if arguments.shared_only:
+            experiment.prepare()
+            return 0
+        for method, seed in jobs:
+            experiment.run_job(method, seed)
+        if distributed.rank() == 0 and len(jobs) > 1:
+            arguments.folders = [arguments.output]
+            arguments.format = "png"
+            _table(argparse.Namespace(folders=arguments.folders, output=None, json=arguments.json))
+            _figures(arguments)
+    finally:
+        distributed.stop()
+    return 0
+
+
+def _jobs(
+    module: ModuleType, chosen: configuration.C, arguments: argparse.Namespace
+) -> list[tuple[str, int]]:
+    """(method, seed) of every job asked for: normalizers first, then estimators."""
+    normalizers = list(getattr(chosen, "normalizers", []))
+    estimators = list(getattr(chosen, "estimators", []))
+    estimator = getattr(arguments, "estimator", None)
+    if arguments.normalizer and estimator:
+        raise UserError("--normalizer and --estimator exclude each other: give one")
+    try:
+        if arguments.normalizer:
+            configuration.check_names([arguments.normalizer])
+            normalizers, estimators = [arguments.normalizer], []
+        elif estimator:
+            if estimator not in module.ESTIMATORS:
+                raise ValueError(unknown_name("estimator", estimator, module.ESTIMATORS))
+            normalizers, estimators = [], [estimator]
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    seeds = [arguments.seed] if arguments.seed is not None else chosen.seeds  # type: ignore[attr-defined]
+    return [(method, seed) for seed in seeds for method in [*normalizers, *estimators]]
+
+
+def _table(arguments: argparse.Namespace) -> int:
+    from onmt_evsoftmax.vae.table import Table
+
+    results = read_results(arguments.folders)
+    metrics = module_of(results[0]["experiment"]).METRICS
+    table = Table.of(results, metrics)
+    if arguments.output:
+        table.write(arguments.output)
+        print(arguments.output)
+    else:
+        print(table.json() if arguments.json else table.text())
+    return 0
+
+
+def _figures(arguments: argparse.Namespace) -> int:
+    from onmt_evsoftmax.vae import figures
+
+    results = read_results(arguments.folders)
+    folder = Path(arguments.output or arguments.folders[0])
+    for path in figures.draw(results, folder, arguments.format):
+        print(path, file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,130 @@
+"""An experiment's configuration: a dataclass filled from YAML, strictly.
+
+A key that the dataclass does not have, a key given twice and a value of another type are errors
+that name file, line and key. ``--set key=value`` overrides the file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from onmt_evsoftmax.console import UserError, unknown_name
+from onmt_evsoftmax.files import replacing
+from onmt_evsoftmax.normalizers import normalizer_names
+
+C = TypeVar("C")
+
+
+def load(kind: type[C], path: str | Path | None = None, overrides: Sequence[str] = ()) -> C:
+    """A ``kind`` with the file's keys, then the overrides (``key=value``), over its defaults."""
+    values: dict[str, Any] = {}
+    if path is not None:
+        values.update(_convert(kind, place, key, value) for place, key, value in _read(path))
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        place = f"--set {override}"
+        if not equals:
+            raise UserError(f"{place}: must be KEY=VALUE")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise UserError(f"{place}: {text!r} is not YAML") from error
+        values.update([_convert(kind, place, key.strip(), value)])
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise UserError(f"{path or 'configuration'}: {error}") from error
+
+
+def save(configuration: Any, path: Path) -> None:
+    """Write every key, so that the copy beside the results says all that was in force."""
+    with replacing(path) as temporary:
+        text = yaml.safe_dump(dataclasses.asdict(configuration), sort_keys=False)
+        temporary.write_text(text, encoding="utf-8")
+
+
+def refuse_other(configuration: Any, path: Path) -> None:
+    """Refuse to continue in a folder whose ``path`` was written under another configuration."""
+    if not path.exists():
+        return
+    before = yaml.safe_load(path.read_text(encoding="utf-8"))
+    for key, value in dataclasses.asdict(configuration).items():
+        # Which jobs are run does not change any one of them.
+        if key not in ("normalizers", "estimators", "seeds") and before.get(key) != value:
+            raise UserError(
+                f"{path} was written with {key}: {before.get(key)!r}, now it is {value!r}; "
+                "choose another output folder, or remove that one"
+            )
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuse a normalizer that is not registered."""
+    for name in names:
+        if name not in normalizer_names():
+            raise ValueError(unknown_name("normalizer", name, normalizer_names()))
+
+
+def check_positive(configuration: Any, *keys: str) -> None:
+    """Refuse numbers that must be above 0 and are not."""
+    for key in keys:
+        if not getattr(configuration, key) > 0:
+            raise ValueError(f"{key} must be positive, not {getattr(configuration, key)}")
+
+
+def _read(path: str | Path) -> Iterator[tuple[str, str, Any]]:
+    """(place, key, value) of every entry of a YAML mapping."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    if node is None:
+        return
+    if not isinstance(node, yaml.MappingNode):
+        raise UserError(f"{path}: must be a list of `key: value`")
+    seen: set[str] = set()
+    for key_node, value_node in node.value:
+        place = f"{path}, line {key_node.start_mark.line + 1}"
+        key = str(key_node.value)
+        if key in seen:
+            raise UserError(f"{place}: {key} is given twice; keep one")
+        seen.add(key)
+        yield place, key, loader.construct_object(value_node, deep=True)
+
+
+def _convert(kind: type, place: str, key: str, value: Any) -> tuple[str, Any]:
+    types = typing.get_type_hints(kind)
+    if key not in types:
+        raise UserError(f"{place}: {unknown_name('key', key, types)}")
+    wanted = types[key]
+    element = typing.get_args(wanted)
+    if element:
+        if not isinstance(value, list):
+            value = [value]
+        return key, [_scalar(place, key, item, element[0]) for item in value]
+    return key, _scalar(place, key, value, wanted)
+
+
+def _scalar(place: str, key: str, value: Any, wanted: type) -> Any:
+    # YAML 1.1 reads 1e-3 as text and 1 as an integer; both are fine where a float is wanted.
+    if wanted is float and isinstance(value, (int, str)) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    if type(value) is not wanted:
+        raise UserError(f"{place}: {key} must be {_spoken(wanted)}, not {value!r}")
+    return value
+
+
+def _spoken(kind: type) -> str:
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[kind]

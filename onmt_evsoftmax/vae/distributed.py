@@ -1,0 +1,70 @@
+"""More than one process: ``torchrun --nproc_per_node=N -m onmt_evsoftmax.vae …``.
+
+Each process takes its share of every batch; gradients are averaged by the share's size. Models here
+call parts of themselves, which ``DistributedDataParallel`` does not see, so the reduction is done
+after ``backward``. Statistics of batch normalisation and moving baselines stay each process's own;
+the first process's are the ones that are saved.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+def start() -> torch.device | None:
+    """Join the group that ``torchrun`` announces; the device of this process, None if alone."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
+        return None
+    local = int(os.environ["LOCAL_RANK"])
+    if torch.cuda.is_available():
+        torch.cuda.set_device(local)
+        dist.init_process_group("nccl")
+        return torch.device("cuda", local)
+    dist.init_process_group("gloo")
+    return torch.device("cpu")
+
+
+def stop() -> None:
+    """Leave the group."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def rank() -> int:
+    """0 in the process that writes."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def size() -> int:
+    """How many processes there are."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def wait() -> None:
+    """Until every process is here."""
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def share(batch: Tensor) -> Tensor:
+    """This process's part of a batch of indices (B,); all of it if it is too small to divide."""
+    if size() == 1 or len(batch) < size():
+        return batch
+    return batch.tensor_split(size())[rank()]
+
+
+def average_gradients(module: nn.Module, batch: Tensor) -> None:
+    """Replace each gradient by its mean over the processes, weighted by their shares."""
+    if size() == 1:
+        return
+    weight = len(share(batch)) * size() / len(batch) if len(batch) >= size() else 1.0
+    for parameter in module.parameters():
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        parameter.grad.mul_(weight)
+        dist.all_reduce(parameter.grad)
+        parameter.grad.div_(size())

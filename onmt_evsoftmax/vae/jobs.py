@@ -1,0 +1,141 @@
+"""One job = one method and one seed in one folder; an experiment = all jobs of a configuration.
+
+``OUTPUT/METHOD-seedN/`` holds ``config.yaml``, checkpoints, ``tensorboard/`` and, when finished,
+``results.json``; ``OUTPUT/shared/`` the models that all jobs use. A finished job is not run again,
+an interrupted one continues. Jobs are independent of each other once ``shared`` is there.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+import onmt_evsoftmax
+from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.files import replacing
+from onmt_evsoftmax.vae import configuration, distributed
+from onmt_evsoftmax.vae.data import DataSet
+from onmt_evsoftmax.vae.training import Run
+
+
+@dataclass
+class Experiment:
+    """An experiment's module with its configuration, place and data (loaded when first needed)."""
+
+    name: str
+    module: ModuleType
+    configuration: Any
+    output: Path
+    load: Callable[[], DataSet]
+    device: torch.device
+    tensorboard: bool = True
+    _data: DataSet | None = None
+
+    @property
+    def data(self) -> DataSet:
+        """The data set on the device."""
+        if self._data is None:
+            self._data = self.load().to(self.device)
+        return self._data
+
+    def shared_run(self) -> Run:
+        """The folder and seed of what all jobs use."""
+        return self._run("shared", self.configuration.shared_seed)
+
+    def prepare(self) -> None:
+        """Train what all jobs share; call it alone before starting jobs in parallel."""
+        run = self.shared_run()
+        self.module.prepare(run, self.configuration, self.data)
+
+    def run_job(self, method: str, seed: int) -> Path:
+        """Run, resume or skip one job; the path of its results."""
+        run = self._run(f"{method}-seed{seed}", seed)
+        target = run.folder / "results.json"
+        if target.exists():
+            print(f"{target}: finished already", file=sys.stderr)
+            return target
+        methods = self.module.job(run, self.shared_run(), self.configuration, self.data, method)
+        results = {
+            "experiment": self.name,
+            "job": method,
+            "seed": seed,
+            "data": self.data.name,
+            "epochs": self.configuration.epochs,
+            **provenance(),
+            "methods": methods,
+        }
+        if distributed.rank() == 0:
+            write_json(target, results)
+        distributed.wait()
+        return target
+
+    def _run(self, name: str, seed: int) -> Run:
+        folder = self.output / name
+        configuration.refuse_other(self.configuration, folder / "config.yaml")
+        distributed.wait()
+        if distributed.rank() == 0:
+            configuration.save(self.configuration, folder / "config.yaml")
+        return Run(folder, seed, self.device, self.tensorboard)
+
+
+def provenance() -> dict[str, str]:
+    """Command, versions and the commit of the sources, for whoever reads the results later."""
+    return {
+        "command": shlex.join(["python", "-m", "onmt_evsoftmax.vae", *sys.argv[1:]]),
+        "commit": _commit(),
+        "version": onmt_evsoftmax.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _commit() -> str:
+    """The commit the package is run from, ``+`` if it was changed since; "" outside git."""
+    folder = Path(onmt_evsoftmax.__file__).parent
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(folder), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no", str(folder))
+        return git("rev-parse", "--short=10", "HEAD") + ("+" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(content, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def read_results(folders: Sequence[str | Path]) -> list[dict[str, Any]]:
+    """Every ``results.json`` in or directly below the folders; they must be of one experiment."""
+    found: list[Path] = []
+    for folder in map(Path, folders):
+        found += sorted({*folder.glob("results.json"), *folder.glob("*/results.json")})
+    if not found:
+        raise UserError(f"no results.json below {', '.join(map(str, folders))}; run the jobs first")
+    results = []
+    for path in found:
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            content["experiment"], content["methods"], content["seed"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path} is not the results of a job ({error}); remove it") from error
+        results.append(content)
+    names = {content["experiment"] for content in results}
+    if len(names) > 1:
+        raise UserError(f"results of different experiments: {', '.join(sorted(names))}; give one's")
+    return results

@@ -1,0 +1,238 @@
+"""The loop that every model here is trained by: seeded, checkpointed, resumed, watched.
+
+The data set is one tensor on the device and a batch is a vector of indices into it. After every
+epoch the whole state (weights, optimizer, random numbers, history) is written with one rename, so a
+killed run continues from its last epoch and ends bit for bit where an uninterrupted one ends.
+
+Under ``torchrun`` every process takes its share of each batch and gradients are averaged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.files import replacing
+from onmt_evsoftmax.vae import distributed
+
+#: Batch of indices (B,) → loss to minimise, and numbers to report.
+Loss = Callable[[Tensor], tuple[Tensor, dict[str, Tensor]]]
+History = list[dict[str, Any]]
+
+
+@dataclass
+class Run:
+    """Where a model is trained, and from which random numbers."""
+
+    folder: Path
+    seed: int
+    device: torch.device
+    tensorboard: bool = True
+
+    def seed_stage(self, stage: str) -> None:
+        """Seed every generator from the seed and the stage's name, differently in each process."""
+        number = self.seed * 1_000_003 + zlib.crc32(stage.encode())
+        torch.manual_seed((number + 7919 * distributed.rank()) % 2**63)
+
+
+@dataclass
+class Schedule:
+    """How long and in which steps: ``evaluate_every`` counts steps, 0 means after each epoch."""
+
+    size: int
+    batch_size: int
+    epochs: int
+    evaluate_every: int = 0
+
+
+def train(
+    run: Run,
+    stage: str,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    schedule: Schedule,
+    loss: Loss,
+    evaluate: Callable[[], dict[str, Any]],
+) -> History:
+    """Train ``module`` in place, or finish what a checkpoint began; return the evaluations.
+
+    ``evaluate`` is called in evaluation mode without gradients; each entry of the history is what
+    it returned, with ``step``, ``epoch`` and the mean of the loss's numbers since the entry before.
+    """
+    state = _State(run, stage, module, optimizer)
+    state.resume()
+    steps = -(-schedule.size // schedule.batch_size)
+    bar = tqdm(
+        total=schedule.epochs * steps,
+        initial=state.epoch * steps,
+        desc=f"{run.folder.name} {stage}",
+        unit="step",
+        mininterval=0.5 if sys.stderr.isatty() else 30,
+        disable=distributed.rank() != 0 or state.epoch >= schedule.epochs,
+    )
+    with bar, _watch(run, stage, state.epoch * steps) as write:
+
+        def record(step: int, numbers: dict[str, float]) -> None:
+            module.eval()
+            with torch.no_grad():
+                entry = {"step": step, "epoch": step / steps, **numbers, **evaluate()}
+            module.train()
+            state.history.append(entry)
+            write(entry)
+            bar.set_postfix_str(_brief(entry), refresh=False)
+
+        if not state.history:
+            record(0, {})
+        module.train()
+        while state.epoch < schedule.epochs:
+            began = time.perf_counter()
+            means = _Means()
+            order = _order(run, stage, schedule.size, state.epoch)
+            for number, batch in enumerate(order.to(run.device).split(schedule.batch_size), 1):
+                value, numbers = loss(distributed.share(batch))
+                optimizer.zero_grad()
+                value.backward()
+                distributed.average_gradients(module, batch)
+                optimizer.step()
+                means.add({"loss": value.detach(), **numbers})
+                bar.update()
+                step = state.epoch * steps + number
+                if schedule.evaluate_every and step % schedule.evaluate_every == 0:
+                    record(step, means.take())
+            state.seconds.append(time.perf_counter() - began)
+            if not schedule.evaluate_every:
+                record((state.epoch + 1) * steps, means.take())
+            state.epoch += 1
+            _refuse_nan(state, stage)
+            state.save()
+    module.eval()
+    return state.history
+
+
+def seconds_per_epoch(run: Run, stage: str) -> float:
+    """Mean wall time of an epoch's steps and evaluations, from the checkpoint."""
+    seconds = torch.load(run.folder / f"{stage}.pt", weights_only=True)["seconds"]
+    return sum(seconds) / max(len(seconds), 1)
+
+
+class _State:
+    """What a checkpoint holds."""
+
+    def __init__(
+        self, run: Run, stage: str, module: nn.Module, optimizer: torch.optim.Optimizer
+    ) -> None:
+        self.path = run.folder / f"{stage}.pt"
+        self.device = run.device
+        self.module, self.optimizer = module, optimizer
+        self.epoch = 0
+        self.history: History = []
+        self.seconds: list[float] = []
+
+    def save(self) -> None:
+        if distributed.rank() == 0:
+            content = {
+                "epoch": self.epoch,
+                "module": self.module.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "random": torch.get_rng_state(),
+                "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+                "history": self.history,
+                "seconds": self.seconds,
+            }
+            with replacing(self.path) as temporary:
+                torch.save(content, temporary)
+        distributed.wait()
+
+    def resume(self) -> None:
+        if not self.path.exists():
+            return
+        try:
+            content = torch.load(self.path, map_location=self.device, weights_only=True)
+            self.module.load_state_dict(content["module"])
+            self.optimizer.load_state_dict(content["optimizer"])
+        except Exception as error:
+            raise UserError(
+                f"{self.path} is not a checkpoint of this model ({type(error).__name__}); "
+                "remove it to begin again"
+            ) from error
+        if distributed.rank() == 0:
+            torch.set_rng_state(content["random"].cpu())
+            if content["random_cuda"] and torch.cuda.is_available():
+                torch.cuda.set_rng_state_all([state.cpu() for state in content["random_cuda"]])
+        else:  # only the first process's numbers are kept; the others draw fresh ones
+            torch.manual_seed(torch.initial_seed() + 104729 * content["epoch"])
+        self.epoch, self.history = content["epoch"], content["history"]
+        self.seconds = content["seconds"]
+
+
+class _Means:
+    """Running means that stay on the device until asked for."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.count = 0
+
+    def add(self, numbers: dict[str, Tensor]) -> None:
+        self.count += 1
+        for name, value in numbers.items():
+            self.sums[name] = self.sums[name] + value if name in self.sums else value.clone()
+
+    def take(self) -> dict[str, float]:
+        means = {name: float(value) / self.count for name, value in self.sums.items()}
+        self.__init__()  # type: ignore[misc]
+        return means
+
+
+def _order(run: Run, stage: str, size: int, epoch: int) -> Tensor:
+    """The epoch's permutation: of seed, stage and epoch only, so the same in every process."""
+    generator = torch.Generator()
+    generator.manual_seed(zlib.crc32(f"{run.seed} {stage} {epoch}".encode()))
+    return torch.randperm(size, generator=generator)
+
+
+def _refuse_nan(state: _State, stage: str) -> None:
+    last = state.history[-1].get("loss", 0.0)
+    if last != last:
+        raise UserError(
+            f"{stage}: the loss is not a number in epoch {state.epoch}; lower learning_rate. "
+            f"The last good state is {state.path}"
+        )
+
+
+def _brief(entry: dict[str, Any]) -> str:
+    numbers = {k: v for k, v in entry.items() if isinstance(v, float) and k != "epoch"}
+    return " ".join(f"{name} {value:.4g}" for name, value in list(numbers.items())[:4])
+
+
+@contextlib.contextmanager
+def _watch(run: Run, stage: str, step: int) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """A function that sends the numbers of a history entry to TensorBoard."""
+    if not run.tensorboard or distributed.rank() != 0:
+        yield lambda entry: None
+        return
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise UserError("TensorBoard is not installed; install it or add --no-tensorboard") from (
+            error
+        )
+    # Entries after the checkpoint were written by a run that was killed: they are purged.
+    with SummaryWriter(str(run.folder / "tensorboard" / stage), purge_step=step + 1) as writer:
+
+        def write(entry: dict[str, Any]) -> None:
+            for name, value in entry.items():
+                if isinstance(value, (int, float)) and name not in ("step", "epoch"):
+                    writer.add_scalar(f"{stage}/{name}", value, entry["step"])
+
+        yield write

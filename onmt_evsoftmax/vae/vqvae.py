@@ -1,0 +1,296 @@
+"""VQ-VAE with an autoregressive prior: images are drawn as codes by a PixelCNN, then decoded.
+
+Stage 1, shared by all jobs: the autoencoder, and a Wide ResNet on real images that will judge.
+Stage 2, one job per normalizer: a class-conditional PixelCNN over the codes, trained with the
+normalizer's own loss. Stage 3: codes sampled from its exact sparse distribution, decoded, judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from tqdm import tqdm
+
+from onmt_evsoftmax.functional import posthoc_evidential
+from onmt_evsoftmax.normalizers import get_loss
+from onmt_evsoftmax.vae import latent
+from onmt_evsoftmax.vae.autoencoder import VQVAE, usage
+from onmt_evsoftmax.vae.configuration import check_names, check_positive
+from onmt_evsoftmax.vae.data import DataSet, Images
+from onmt_evsoftmax.vae.pixelcnn import Distribution, PixelCNN
+from onmt_evsoftmax.vae.training import Run, Schedule, seconds_per_epoch, train
+from onmt_evsoftmax.vae.wideresnet import WideResNet, augment, top_accuracy
+
+#: Threads that pay on a CPU.
+THREADS = 2
+
+#: Metric → (title, decimals), in the order of the table.
+METRICS = {
+    "top1": ("acc-1", 1),
+    "top5": ("acc-5", 1),
+    "top10": ("acc-10", 1),
+    "support": ("K", 1),
+    "prior_loss": ("validation loss", 3),
+    "learning_rate": ("lr", 6),
+    "real_top1": ("real acc-1", 1),
+    "real_top5": ("real acc-5", 1),
+    "real_top10": ("real acc-10", 1),
+    "codes_used": ("codes used", 0),
+    "perplexity": ("perplexity", 1),
+    "seconds_per_epoch": ("s / epoch", 1),
+}
+
+_TOPS = (1, 5, 10)
+
+
+@dataclass
+class Configuration:
+    """``recipes/vae/vqvae.yaml`` explains each key."""
+
+    data: str = "digits"
+    classes: int = 0
+    image_size: int = 0
+    normalizers: list[str] = field(
+        default_factory=lambda: ["softmax", "sparsemax", "entmax15", "evsoftmax"]
+    )
+    seeds: list[int] = field(default_factory=lambda: [1])
+    shared_seed: int = 0
+    codes: int = 64
+    hidden: int = 32
+    downsamplings: int = 1
+    commitment: float = 1.0
+    autoencoder_epochs: int = 15
+    autoencoder_batch_size: int = 32
+    autoencoder_learning_rate: float = 1e-3
+    wideresnet_depth: int = 10
+    wideresnet_width: int = 1
+    wideresnet_epochs: int = 6
+    wideresnet_batch_size: int = 32
+    wideresnet_learning_rate: float = 3e-3
+    mirror: bool = False
+    layers: int = 4
+    prior_hidden: int = 32
+    prior_head: int = 64
+    epochs: int = 8
+    batch_size: int = 32
+    learning_rates: list[float] = field(default_factory=lambda: [2e-3])
+    samples_per_class: int = 25
+    figure_classes: int = 5
+
+    def __post_init__(self) -> None:
+        check_names(self.normalizers)
+        for name in self.normalizers:
+            get_loss(name)
+        check_positive(self, "epochs", "batch_size", "codes", "downsamplings", "samples_per_class")
+        if not self.learning_rates:
+            raise ValueError("learning_rates must list at least one")
+
+
+def signed(pixels: Tensor) -> Tensor:
+    """uint8 images as float in [−1, 1]."""
+    return pixels.float() / 127.5 - 1
+
+
+def _in_parts(function: Callable[[Tensor], Tensor], items: Tensor, size: int = 250) -> Tensor:
+    return torch.cat([function(part) for part in items.split(size)])
+
+
+# --- stage 1 --------------------------------------------------------------------------------------
+
+
+def train_autoencoder(run: Run, c: Configuration, data: DataSet) -> tuple[VQVAE, dict[str, Any]]:
+    """The VQ-VAE in evaluation mode, and its last evaluation."""
+    run.seed_stage("autoencoder")
+    channels, height, width = data.train.pixels.shape[1:]
+    if height % 2**c.downsamplings or width % 2**c.downsamplings:
+        raise ValueError(
+            f"images of {height} × {width} cannot be halved {c.downsamplings} times; "
+            "change downsamplings or image_size"
+        )
+    model = VQVAE(channels, c.codes, c.hidden, c.downsamplings).to(run.device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=c.autoencoder_learning_rate)
+    pixels, test = data.train.pixels, data.test.pixels
+
+    def loss(batch: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        images = signed(pixels[batch])
+        rebuilt, codebook_loss, commitment, _ = model(images)
+        error = F.mse_loss(rebuilt, images)
+        return error + codebook_loss + c.commitment * commitment, {"mse": error.detach()}
+
+    def evaluate() -> dict[str, Any]:
+        errors, codes = [], []
+        for part in test.split(250):
+            rebuilt, _, _, found = model(signed(part))
+            errors.append(F.mse_loss(rebuilt, signed(part), reduction="none").mean((1, 2, 3)))
+            codes.append(found)
+        used, perplexity = usage(torch.cat(codes), c.codes)
+        mse = float(torch.cat(errors).mean())
+        return {"test_mse": mse, "codes_used": used, "perplexity": perplexity}
+
+    schedule = Schedule(len(pixels), c.autoencoder_batch_size, c.autoencoder_epochs)
+    history = train(run, "autoencoder", model, optimizer, schedule, loss, evaluate)
+    return model.eval(), history[-1]
+
+
+def train_judge(run: Run, c: Configuration, data: DataSet) -> tuple[WideResNet, dict[str, Any]]:
+    """The Wide ResNet in evaluation mode, and its accuracies on the real test images."""
+    run.seed_stage("wideresnet")
+    channels, classes = data.train.pixels.size(1), len(data.classes)
+    model = WideResNet(channels, classes, c.wideresnet_depth, c.wideresnet_width).to(run.device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=c.wideresnet_learning_rate)
+    pixels, labels = data.train
+
+    def loss(batch: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        images = signed(pixels[batch])
+        images = augment(images) if c.mirror else images
+        return F.cross_entropy(model(images), labels[batch]), {}
+
+    def evaluate() -> dict[str, Any]:
+        scores = _in_parts(lambda part: model(signed(part)), data.test.pixels)
+        return {f"real_top{k}": top_accuracy(scores, data.test.labels, k) for k in _TOPS}
+
+    schedule = Schedule(len(pixels), c.wideresnet_batch_size, c.wideresnet_epochs)
+    history = train(run, "wideresnet", model, optimizer, schedule, loss, evaluate)
+    return model.eval(), history[-1]
+
+
+def prepare(run: Run, c: Configuration, data: DataSet) -> None:
+    """Stage 1."""
+    train_autoencoder(run, c, data)
+    train_judge(run, c, data)
+
+
+# --- stage 2 --------------------------------------------------------------------------------------
+
+
+def train_prior(
+    run: Run,
+    c: Configuration,
+    normalizer: str,
+    train_codes: Images,
+    test_codes: Images,
+    classes: int,
+) -> tuple[PixelCNN, dict[str, Any]]:
+    """The PixelCNN of the learning rate with the lowest loss on test codes, and how it went.
+
+    ``train_codes`` and ``test_codes`` hold codes (N, h, w) in place of pixels.
+    """
+    criterion = get_loss(normalizer)
+    best: tuple[PixelCNN, dict[str, Any]] | None = None
+    for rate in c.learning_rates:
+        stage = f"prior-lr{rate:g}"
+        run.seed_stage("prior")
+        model = PixelCNN(c.codes, classes, c.prior_hidden, c.layers, c.prior_head).to(run.device)
+        history = _fit_prior(run, stage, model, rate, criterion, c, train_codes, test_codes)
+        found = {
+            "prior_loss": history[-1]["test_loss"],
+            "learning_rate": rate,
+            "seconds_per_epoch": seconds_per_epoch(run, stage),
+            "history": history,
+        }
+        if best is None or found["prior_loss"] < best[1]["prior_loss"]:
+            best = (model.eval(), found)
+    assert best is not None
+    return best
+
+
+def _fit_prior(
+    run: Run,
+    stage: str,
+    model: PixelCNN,
+    rate: float,
+    criterion: Callable[..., Tensor],
+    c: Configuration,
+    train_codes: Images,
+    test_codes: Images,
+) -> list[dict[str, Any]]:
+    codes, labels = train_codes
+
+    def loss(batch: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        return criterion(model(codes[batch], labels[batch]), codes[batch]), {}
+
+    def evaluate() -> dict[str, Any]:
+        losses = [
+            criterion(model(part, names), part, reduction="none").mean((1, 2))
+            for part, names in zip(
+                test_codes.pixels.split(250), test_codes.labels.split(250), strict=True
+            )
+        ]
+        return {"test_loss": float(torch.cat(losses).mean())}
+
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    return train(
+        run, stage, model, optimizer, Schedule(len(codes), c.batch_size, c.epochs), loss, evaluate
+    )
+
+
+# --- stage 3 --------------------------------------------------------------------------------------
+
+
+def distribution(method: str) -> Distribution:
+    """How a pixel's code is drawn: exact and sparse; ``posthoc`` sparsifies a softmax layer."""
+    if method == "posthoc":
+        return lambda features, weight, bias: posthoc_evidential(
+            features, weight, bias, return_support=True
+        )
+    return lambda features, weight, bias: latent.exact(method, F.linear(features, weight, bias))
+
+
+@torch.no_grad()
+def generate(
+    run: Run, prior: PixelCNN, method: str, shape: tuple[int, int], classes: int, each: int
+) -> tuple[Tensor, Tensor, float]:
+    """Codes (classes · each, h, w) and their labels, class by class; and the mean support size."""
+    labels = torch.arange(classes, device=run.device).repeat_interleave(each)
+    generator = torch.Generator(run.device).manual_seed(run.seed)
+    codes, sizes = [], []
+    parts = labels.split(500)
+    for part in tqdm(parts, desc=f"{run.folder.name} samples {method}", mininterval=5):
+        drawn, support = prior.sample(part, shape, distribution(method), generator)
+        codes.append(drawn)
+        sizes.append(support)
+    return torch.cat(codes), labels, float(torch.cat(sizes).double().mean())
+
+
+def job(
+    run: Run, shared: Run, c: Configuration, data: DataSet, normalizer: str
+) -> dict[str, dict[str, Any]]:
+    """Train a prior on the shared codes, sample from it and have the images judged."""
+    autoencoder, rebuilt = train_autoencoder(shared, c, data)
+    wide, real = train_judge(shared, c, data)
+    with torch.no_grad():
+        encoded = [
+            Images(_in_parts(lambda p: autoencoder.encode(signed(p)), part.pixels), part.labels)
+            for part in (data.train, data.test)
+        ]
+    classes = len(data.classes)
+    prior, found = train_prior(run, c, normalizer, encoded[0], encoded[1], classes)
+    shape = (encoded[0].pixels.size(1), encoded[0].pixels.size(2))
+    history = found.pop("history")
+    results: dict[str, dict[str, Any]] = {}
+    for method in ["softmax", "posthoc"] if normalizer == "softmax" else [normalizer]:
+        codes, labels, support = generate(run, prior, method, shape, classes, c.samples_per_class)
+        with torch.no_grad():
+            images = _in_parts(autoencoder.decode, codes)
+            scores = _in_parts(wide, images)
+        shown = images.unflatten(0, (classes, -1))[: c.figure_classes, :5]
+        results[method] = {
+            "metrics": {
+                **{f"top{k}": top_accuracy(scores, labels, k) for k in _TOPS},
+                "support": support,
+                **found,
+                **{key: real[key] for key in real if key.startswith("real_")},
+                "codes_used": rebuilt["codes_used"],
+                "perplexity": rebuilt["perplexity"],
+                "test_mse": rebuilt["test_mse"],
+            },
+            "classes": data.classes[: c.figure_classes],
+            "samples": ((shown + 1) * 127.5).round().clamp(0, 255).int().tolist(),
+            "history": history,
+        }
+    return results

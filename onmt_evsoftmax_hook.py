@@ -1,0 +1,121 @@
+"""Start-up hook: lets the stock OpenNMT-py commands find this package.
+
+``onmt_evsoftmax.pth`` calls :func:`start` in every interpreter of the environment, so this module
+must stay tiny: it imports nothing but what Python has already loaded, and it waits. Only when a
+program imports OpenNMT-py (or CTranslate2's OpenNMT-py converter) does it load the real plugin.
+
+``ONMT_EVSOFTMAX=off`` in the environment keeps it asleep.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+# Module name → what to do right after that module has been executed, before its importer goes on.
+_callbacks: dict[str, list[Callable[[ModuleType], None]]] = {}
+
+
+class _Finder:
+    """Finds nothing itself: it lets the other finders find a watched module and adds a callback."""
+
+    @staticmethod
+    def find_spec(
+        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in _callbacks:
+            return None
+        for finder in sys.meta_path:
+            if finder is _Finder or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                _call_back_after(name, spec.loader)
+                return spec
+        return None
+
+
+def _call_back_after(name: str, loader: object) -> None:
+    """Make ``loader`` run the callback of ``name`` once it has executed that module."""
+    if not hasattr(loader, "exec_module"):
+        return
+    execute = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        # A loader may serve several modules (a zip file has one for all): act on ours only.
+        ours = module.__name__ == name
+        if ours and name == "onmt":
+            _silence_deprecations()
+        execute(module)
+        for callback in _callbacks.pop(name, ()) if ours else ():
+            callback(module)
+
+    loader.exec_module = exec_module  # type: ignore[attr-defined]
+
+
+def after_import(name: str, callback: Callable[[ModuleType], None]) -> None:
+    """Call ``callback(module)`` once the module ``name`` is imported; now if it already is."""
+    module = sys.modules.get(name)
+    if module is not None and not getattr(module.__spec__, "_initializing", False):
+        callback(module)
+        return
+    _callbacks.setdefault(name, []).append(callback)
+    if _Finder not in sys.meta_path:
+        sys.meta_path.insert(0, _Finder)  # type: ignore[arg-type]
+
+
+def _silence_deprecations() -> None:
+    """OpenNMT-py uses old names of torch's mixed precision; users can do nothing about that."""
+    import warnings
+
+    warnings.filterwarnings("ignore", r"`torch\.cuda\.amp\.", FutureWarning, r"onmt\.")
+
+
+def _install(_: ModuleType) -> None:
+    try:
+        from onmt_evsoftmax.opennmt import install
+
+        install()
+    except Exception as error:
+        # Going on would mean softmax where the user asked for something else: stop and say why.
+        raise ImportError(
+            f"onmt_evsoftmax could not join OpenNMT-py ({type(error).__name__}: {error}); "
+            "run `python -m onmt_evsoftmax doctor`, or set ONMT_EVSOFTMAX=off to go without it"
+        ) from error
+
+
+def _guard_converter(module: ModuleType) -> None:
+    """Check models when CTranslate2 loads one; not now, since that would import torch."""
+    load = module.OpenNMTPyConverter._load
+    if load.__module__ == __name__:
+        return  # done already
+
+    def _load(self: object) -> object:
+        from onmt_evsoftmax.opennmt.converter import load_for_ctranslate2
+
+        return load_for_ctranslate2(module, self, load)
+
+    module.OpenNMTPyConverter._load = _load
+
+
+def wanted() -> bool:
+    """Whether the environment leaves the hook switched on."""
+    return os.environ.get("ONMT_EVSOFTMAX", "on").strip().lower() not in ("off", "0", "no", "false")
+
+
+def watch_converter() -> None:
+    """Wait for CTranslate2's converter."""
+    after_import("ctranslate2.converters.opennmt_py", _guard_converter)
+
+
+def start() -> None:
+    """Wait for OpenNMT-py and for CTranslate2's converter, unless switched off."""
+    if wanted():
+        after_import("onmt", _install)
+        watch_converter()

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+ABOUT="The main job on the embedded corpus: prepare, train softmax and ev-softmax side by side, translate,
+score, count attended tokens, alignment error against the gold alignments, figures. Made for two
+cores; nothing is downloaded."
+EXAMPLE="-o runs/demo"
+OUTPUT=runs/demo
+SIZE=2000
+NORMALIZERS="softmax evsoftmax"
+PARALLEL=2
+. "$(dirname "$0")/../lib.sh"
+. "$RECIPES/train.sh"
+options "$@"
+
+prepare
+REFERENCE=$OUTPUT/tokenised/test.detok.de
+GOLD=$OUTPUT/tokenised/test.align
+run_all test 3

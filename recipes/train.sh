@@ -1,0 +1,171 @@
+# Training to scores, the same for every recipe: sourced by the run.sh of each after lib.sh.
+# One normalizer and one seed make one folder, OUTPUT/<normalizer>-seed<seed>/.
+
+wanted() { [[ -z $ONLY || $ONLY == "$1" ]]; }
+
+# prepare: check the programs, then the recipe's prepare.sh with the options of this run.sh.
+prepare() {
+    local options=(-o "$OUTPUT" --sources "$SOURCES" --subwords "$SUBWORDS" --size "$SIZE" --jobs "$JOBS")
+    need onmt_train onmt_translate onmt_average_models onmt_score onmt_trace_attention \
+        onmt_count_attended onmt_plot_attention
+    wanted prepare || return 0
+    [[ -z $DATA_DIR ]] || options+=(--data-dir "$DATA_DIR")
+    [[ -z $SUBWORDS_FROM ]] || options+=(--subwords-from "$SUBWORDS_FROM")
+    [[ -z $DRY_RUN ]] || options+=(--dry-run)
+    PYTHON=$PYTHON "$HERE/prepare.sh" "${options[@]}"
+}
+
+# What only some versions of OpenNMT-py know.
+version_options() {
+    local version
+    version=$("$PYTHON" -c 'from importlib.metadata import version; print(version("OpenNMT-py"))')
+    TRANSLATE_OPTIONS=()
+    # From 3.1 on, decoding also stops at 1.25 times the source's length: not the paper's protocol.
+    [[ $version == 3.0.* ]] || TRANSLATE_OPTIONS=(-max_length_ratio 0)
+}
+
+# train_model RUN YAML NORMALIZER OPTION...: train, or go on from the newest checkpoint.
+train_model() {
+    local run=$1 yaml=$2 normalizer=$3 newest ranks=() more=()
+    shift 3
+    mkdir -p "$run"
+    newest=$(newest_checkpoints "$run" 1)
+    if [[ $newest ]]; then
+        more=(-train_from "$newest" -reset_optim none)
+        say "going on from $newest"
+    fi
+    if ((GPUS)); then
+        mapfile -t ranks < <(seq 0 $((GPUS - 1)))
+        more+=(-world_size "$GPUS" -gpu_ranks "${ranks[@]}")
+    fi
+    ((PARALLEL == 1)) || export OMP_NUM_THREADS=$((JOBS > PARALLEL ? JOBS / PARALLEL : 1))
+    in_output onmt_train -config "$yaml" -attention_normalizer "$normalizer" -seed "$SEED" \
+        -save_model "$run/model" -log_file "$run/train.log" "$@" "${CHANGES[@]}" "${more[@]}"
+    : >"$run/trained"
+}
+
+# newest_checkpoints RUN COUNT: the last checkpoints by step, one a line.
+newest_checkpoints() {
+    find "$1" -maxdepth 1 -name 'model_step_*.pt' 2>/dev/null | sort -t_ -k"$(steps_field "$1")"n | tail -n "$2"
+}
+
+# The step is the last field between underscores, and the path may have some of its own.
+steps_field() { local path="$1/model_step_1"; path=${path//[^_]/}; echo $((${#path} + 1)); }
+
+# average RUN COUNT: RUN/average.pt is the mean of the last COUNT checkpoints.
+average() {
+    local models
+    mapfile -t models < <(newest_checkpoints "$1" "$2")
+    ((${#models[@]})) || die "$1 has no checkpoint; delete $1/trained and run again"
+    renamed "$1/average.pt" onmt_average_models -models "${models[@]}" -output @
+}
+
+# translate RUN SET: RUN/SET.pieces is what the model writes, RUN/SET.de the text of it.
+translate() {
+    local run=$1 set=$2 gpu=()
+    ((GPUS == 0)) || gpu=(-gpu 0)
+    step "translate $set" "$run/$set.pieces" -- renamed "$run/$set.pieces" in_output \
+        onmt_translate -config "$HERE/translate.yaml" -model "$run/average.pt" \
+        -src "data/$set.en" -output @ "${TRANSLATE_OPTIONS[@]}" "${gpu[@]}"
+    step "join the subwords of $set" "$run/$set.de" -- \
+        corpora decode $(how_to_decode) "$run/$set.pieces" -o "$run/$set.de"
+}
+
+# By the subwords that were prepared: SentencePiece keeps spaces, BPE is of tokenised text.
+how_to_decode() {
+    if [[ -e $OUTPUT/data/spm.model ]]; then echo --kind sentencepiece
+    elif [[ -e $OUTPUT/data/bpe.codes ]]; then echo --kind bpe --detokenise de
+    else echo --kind words --detokenise de
+    fi
+}
+
+# attended RUN SET: what the model attends to while the reference is forced, counted over the whole
+# set, and as a page and a figure for its first sentences.
+attended() {
+    local run=$1 set=$2 gold=() page=() gpu=()
+    ((GPUS == 0)) || gpu=(--gpu 0)
+    [[ -z ${GOLD:-} ]] || gold=(--align "$GOLD" --level word)
+    step "count attended tokens" "$run/attended.json" "$run/attended.txt" -- onmt_count_attended \
+        --model "$(basename "$run")=$run/average.pt" --src "$OUTPUT/data/$set.en" \
+        --tgt "$OUTPUT/data/$set.de" --by kind layer "${gold[@]}" "${gpu[@]}" \
+        -o "$run/attended.txt" -o "$run/attended.json"
+    for language in en de; do
+        step "first sentences ($language)" "$run/first.$language" -- renamed "$run/first.$language" \
+            head_of "$OUTPUT/data/$set.$language" @
+    done
+    step "trace the attention of the first sentences" "$run/first.trace" -- onmt_trace_attention \
+        --model "$run/average.pt" --src "$run/first.en" --tgt "$run/first.de" -o "$run/first.trace"
+}
+
+head_of() { head -n 20 "$1" >"$2"; }
+
+# run_all SET CHECKPOINTS: for every normalizer train, average CHECKPOINTS, translate SET, count what
+# is attended to; then one table of them all. The table and the figures are always made anew: they
+# are quick, and belong to the models of this call.
+run_all() {
+    local checkpoints=$2 normalizer run yaml=$HERE/train.yaml from=() systems=() traces=() runs=()
+    SET=$1
+    version_options
+    if [[ $PRETRAINED ]]; then
+        yaml=$OUTPUT/finetune.yaml
+        [[ $DRY_RUN ]] || corpora merge "$HERE/train.yaml" "$HERE/finetune.yaml" -o "$yaml"
+        from=(-train_from "$PRETRAINED")
+    fi
+    ! wanted train || train_all "$yaml" "${from[@]}"
+    for normalizer in $NORMALIZERS; do
+        run=$(run_of "$normalizer")
+        ! wanted average ||
+            step "average $checkpoints checkpoints" "$run/average.pt" -- average "$run" "$checkpoints"
+        ! wanted translate || translate "$run" "$SET"
+        ! wanted attended || attended "$run" "$SET"
+        runs+=("$normalizer=$run")
+    done
+    ! wanted report || report "${runs[@]}"
+}
+
+run_of() { printf '%s\n' "$OUTPUT/$1${PRETRAINED:+-finetuned}-seed$SEED"; }
+
+# train_all YAML OPTION...: train every normalizer, PARALLEL of them at a time, sharing the cores.
+train_all() {
+    local normalizer run yaml=$1 started=() process
+    shift
+    for normalizer in $NORMALIZERS; do
+        run=$(run_of "$normalizer")
+        if ((PARALLEL == 1)); then
+            step "train $normalizer" "$run/trained" -- train_model "$run" "$yaml" "$normalizer" "$@"
+            continue
+        fi
+        step "train $normalizer" "$run/trained" -- \
+            train_model "$run" "$yaml" "$normalizer" "$@" 2> >(sed -u "s/^/$normalizer: /" >&2) &
+        started+=($!)
+        if ((${#started[@]} == PARALLEL)); then
+            for process in "${started[@]}"; do wait "$process"; done
+            started=()
+        fi
+    done
+    for process in "${started[@]}"; do wait "$process"; done
+}
+
+# report NAME=RUN...: one table and the figures of all models. They are always made anew: they are
+# quick, and belong to the models of this call.
+report() {
+    local named systems=() traces=() counts=() gold=() baseline=()
+    for named; do
+        systems+=("$named/$SET.de") traces+=("$named/first.trace") counts+=("$named/attended.json")
+    done
+    if [[ $DRY_RUN ]]; then say "[step] table and figures of: $*"; return; fi
+    [[ -z ${GOLD:-} ]] || gold=(--align "$GOLD" --level word)
+    say "[step] table and figures"
+    (($# == 1)) || baseline=(--baseline "${NORMALIZERS%% *}")  # one alone has nothing to differ from
+    onmt_score --hyp "${systems[@]}" --ref "$REFERENCE" --lang de "${baseline[@]}" \
+        --metrics bleu bleu-tok-lc chrf++ --quiet -o "$OUTPUT/scores.txt" -o "$OUTPUT/scores.json"
+    onmt_plot_attention "${traces[@]}" "${gold[@]}" --sentence "${FIGURE_SENTENCE:-1}" \
+        --quiet -o "$OUTPUT/attention.png"
+    onmt_plot_attention "${traces[@]}" "${gold[@]}" --quiet -o "$OUTPUT/attention.html"
+    "$PYTHON" -m onmt_evsoftmax.study --scores "$OUTPUT/scores.json" --attended "${counts[@]}" \
+        -o "$OUTPUT/table.txt" -o "$OUTPUT/table.md" -o "$OUTPUT/table.tex" -o "$OUTPUT/tradeoff.png"
+    cat "$OUTPUT/table.txt"
+    printf '%s\n' "table      $OUTPUT/table.txt (.md, .tex)" "scores     $OUTPUT/scores.txt" \
+        "attention  $OUTPUT/attention.png" "page       $OUTPUT/attention.html (open it in a browser)" \
+        "tradeoff   $OUTPUT/tradeoff.png"
+}

@@ -1,0 +1,134 @@
+"""What the commands refuse, and how: mistakes, malice, a missing plugin, CTranslate2."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import onmt
+import pytest
+import torch
+from bench import BIN, SPARSE, Workbench
+from test_checkpoint import Payload, without_the_package
+
+from onmt_evsoftmax.opennmt.checkpoint import load
+
+
+class TestMistakes:
+    """One sentence on stderr, exit code 2, nothing written."""
+
+    def check(self, bench: Workbench, message: str, **options: Any) -> None:
+        name = f"mistake-{os.getpid()}"
+        config = bench.config(name, **options)
+        done = bench.run("train", "-config", config.name, code=2)
+        last = done.stderr.splitlines()[-1]
+        assert last.startswith("onmt_train: error: ")
+        assert re.search(message, last), last
+        assert "Traceback" not in done.stderr
+        assert not (bench.folder / name).exists()
+
+    def test_a_misspelt_key(self, bench: Workbench) -> None:
+        message = r"\.yaml: the key 'attention_normalizr' .* did you mean 'attention_normalizer'"
+        self.check(bench, message, attention_normalizr="evsoftmax")
+
+    def test_a_model_without_a_normalizer(self, bench: Workbench) -> None:
+        self.check(
+            bench,
+            "cannot act on self_attn_type: average",
+            attention_normalizer="evsoftmax",
+            self_attn_type="average",
+        )
+
+    def test_the_vocabulary_command_checks_keys_as_well(self, bench: Workbench) -> None:
+        config = bench.config(f"mistake-{os.getpid()}", layerz=3)
+        done = bench.run("build_vocab", "-config", config.name, code=2)
+        assert done.stderr.splitlines()[-1].endswith("did you mean 'layers'?")
+
+
+def test_a_malicious_checkpoint_is_refused_by_every_command(bench: Workbench) -> None:
+    bad, mark = bench.folder / f"bad-{os.getpid()}.pt", bench.folder / f"mark-{os.getpid()}"
+    checkpoint = load(bench.train("softmax"))
+    checkpoint["opt"].data = Payload(mark)
+    torch.save(checkpoint, bad)
+    config = bench.config(f"victim-{os.getpid()}", train_from=str(bad))
+    commands: dict[str, tuple[object, ...]] = {
+        "translate": ("-model", bad, "-src", "test.src", "-output", "none.out"),
+        "train": ("-config", config.name),
+        "average_models": ("-models", bad, bad, "-o", "none.pt"),
+        "release_model": ("--model", bad, "--output", "none.pt"),
+    }
+    for command, arguments in commands.items():
+        done = bench.run(command, *arguments, code=2)
+        assert "was refused and nothing in it was run" in done.stderr.splitlines()[-1]
+    assert not mark.exists()
+    assert not (bench.folder / "none.pt").exists()
+
+
+class TestWithoutThePlugin:
+    """A sparse checkpoint never decodes with softmax by accident."""
+
+    def test_switched_off(self, bench: Workbench, averaged: Path) -> None:
+        arguments = ("-model", averaged, "-src", "test.src", "-output", "none.out")
+        done = bench.run("translate", *arguments, code=1, env={"ONMT_EVSOFTMAX": "off"})
+        assert "onmt_evsoftmax.opennmt.checkpoint.SparseOptions" in done.stderr
+
+    def test_not_installed_and_old_torch(self, bench: Workbench) -> None:
+        model = bench.train("evsoftmax", **SPARSE["evsoftmax"])
+        code = (
+            "import sys, os; os.environ['TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'] = '1'\n"
+            f"sys.argv = ['onmt_translate', '-model', {str(model)!r}, '-src', "
+            f"{str(bench.folder / 'test.src')!r}, '-output', {os.devnull!r}]\n"
+            "from onmt.bin.translate import main; main()"
+        )
+        done = without_the_package(code)
+        assert done.returncode == 1
+        last = done.stderr.strip().splitlines()[-1]
+        assert last == "ModuleNotFoundError: No module named 'onmt_evsoftmax'"
+
+
+def test_ctranslate2_converts_softmax_and_refuses_the_rest(bench: Workbench) -> None:
+    pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
+    dense, sparse = bench.train("softmax"), bench.train("evsoftmax", **SPARSE["evsoftmax"])
+    for model, code in ((sparse, 2), (dense, 0)):
+        folder = bench.folder / f"ct2-{model.parent.name}-{os.getpid()}"
+        arguments = ("--model", model, "--output", folder, "--format", "ctranslate2")
+        done = bench.run("release_model", *arguments, code=code)
+        if code:
+            assert "CTranslate2 does not have" in done.stderr.splitlines()[-1]
+        assert (folder / "model.bin").exists() == (code == 0)
+    # The converter's own command, where OpenNMT-py is never imported.
+    converter = [BIN / "ct2-opennmt-py-converter", "--model_path"]
+    for model in (sparse, dense):
+        folder = bench.folder / f"ct2-own-{model.parent.name}-{os.getpid()}"
+        done = subprocess.run(
+            [*converter, model, "--output_dir", folder], capture_output=True, text=True
+        )
+        assert (done.returncode == 0) == (model == dense), done.stderr
+        assert ("CTranslate2 does not have" in done.stderr) == (model == sparse)
+
+
+def test_the_doctor_is_content(bench: Workbench) -> None:
+    code = "import sys; from onmt_evsoftmax.doctor import main; sys.exit(main(['--json']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/")
+    assert done.returncode == 0, done.stdout
+    found = {finding["what"]: finding["found"] for finding in json.loads(done.stdout)}
+    assert found["OpenNMT-py"] == onmt.__version__
+    assert found["start-up hook"].startswith("live")
+
+
+def test_the_doctor_says_what_is_wrong(bench: Workbench) -> None:
+    code = "import sys; from onmt_evsoftmax.doctor import main; sys.exit(main([]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd="/",
+        env={**os.environ, "ONMT_EVSOFTMAX": "off"},
+    )
+    assert done.returncode == 1
+    assert "unset the environment variable ONMT_EVSOFTMAX" in done.stdout

@@ -1,0 +1,117 @@
+"""run.sh and the study from archives to tables, with the stock commands and a model of a minute."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import corpus_files as archives
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BIN = Path(sys.executable).parent
+PROGRAMS = ("onmt_train", "onmt_score", "onmt_count_attended", "onmt_plot_attention")
+missing = [name for name in PROGRAMS if not (BIN / name).exists()]
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        bool(missing), reason=f"not beside this Python: {missing}; run make install"
+    ),
+]
+
+TINY = [
+    f"--set={setting}"
+    for setting in ("train_steps=6", "valid_steps=3", "save_checkpoint_steps=2", "hidden_size=16",
+                    "word_vec_size=16", "transformer_ff=16", "heads=2", "batch_size=512",
+                    "bucket_size=200", "num_workers=0")
+]  # fmt: skip
+
+
+def call(command: list[object], folder: Path) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    words = [str(word) for word in command]
+    return subprocess.run(
+        words, capture_output=True, text=True, env=environment, timeout=900, cwd=folder
+    )
+
+
+@pytest.fixture
+def captions(tmp_path: Path) -> list[object]:
+    """Options that make the multi30k recipe small."""
+    (tmp_path / "in").mkdir()
+    archives.multi30k(tmp_path / "in")
+    sources = archives.unchecked(tmp_path, ROOT / "recipes" / "multi30k")
+    return ["--data-dir", tmp_path / "in", "--sources", sources, "--size", 100, *TINY]
+
+
+def test_two_normalizers_from_archives_to_table(tmp_path, captions):
+    out = tmp_path / "out"
+    command = [ROOT / "recipes" / "multi30k" / "run.sh", "-o", out, *captions,
+               "--normalizer", "softmax", "--normalizer", "evsoftmax"]  # fmt: skip
+    done = call(command, tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (out / "table.txt").read_text(encoding="utf-8") in done.stdout
+    kinds = {}
+    for name in ("softmax", "evsoftmax"):
+        run = out / f"{name}-seed1"
+        assert len((run / "test.de").read_text(encoding="utf-8").splitlines()) == 8
+        (entry,) = json.loads((run / "attended.json").read_text(encoding="utf-8"))
+        kinds[name] = entry["kinds"]["context"]["all"]
+    assert kinds["softmax"]["density"]["mean"] == pytest.approx(1.0)
+    assert kinds["evsoftmax"]["attended"]["mean"] < 0.9 * kinds["softmax"]["attended"]["mean"]
+
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.pt")}
+    again = call(command, tmp_path)
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert "[step] train" not in again.stderr
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.pt")} == before
+
+    # Fine-tuning goes on from the softmax model with another normalizer.
+    tuned = call([*command[:-4], "--normalizer", "sparsemax", "--pretrained",
+                  out / "softmax-seed1" / "average.pt"], tmp_path)  # fmt: skip
+    assert tuned.returncode == 0, tuned.stderr[-3000:]
+    (entry,) = json.loads((out / "sparsemax-finetuned-seed1" / "attended.json").read_text())
+    assert entry["kinds"]["context"]["normalizer"] == "sparsemax"
+
+
+def test_an_interrupted_training_goes_on(tmp_path, captions):
+    out = tmp_path / "out"
+    command = [ROOT / "recipes" / "multi30k" / "run.sh", "-o", out, *captions]
+    assert call([*command, "--only", "prepare"], tmp_path).returncode == 0
+    assert call([*command, "--only", "train"], tmp_path).returncode == 0
+    run = out / "evsoftmax-seed1"
+    (run / "trained").unlink()  # as if it had been stopped …
+    (run / "model_step_6.pt").unlink()  # … before its last checkpoint
+    done = call([*command, "--only", "train"], tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "going on from" in done.stderr
+    assert "model_step_4.pt" in done.stderr
+    assert (run / "model_step_6.pt").exists()
+
+
+@pytest.mark.skipif(
+    shutil.which("snakemake", path=str(BIN)) is None, reason="pip install '.[study]'"
+)
+def test_the_study_is_complete_and_redoes_nothing(tmp_path, captions):
+    settings = "{" + ",".join(option[6:].replace("=", ": ") for option in TINY) + "}"
+    options = f"{{size: 100, sources: {captions[3]}}}"
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "corpus: multi30k\nnormalizers: [evsoftmax]\nseeds: [1, 2]\nbaseline: evsoftmax\n"
+        f"metrics: [bleu]\noutput: {tmp_path}/out\ndata_dir: {tmp_path}/in\ncorpora:\n"
+        f"  multi30k: {{reference: text/test.de, options: {options}, settings: {settings}}}\n"
+    )
+    command = [BIN / "snakemake", "-s", ROOT / "recipes" / "study" / "Snakefile", "--cores", 2,
+               "--configfile", config]  # fmt: skip
+    done = call(command, tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads((tmp_path / "out" / "study" / "table.json").read_text(encoding="utf-8"))
+    assert set(told["BLEU"]) == {"evsoftmax"}
+    assert told["attended, all context heads"]["evsoftmax"]["standard_error"] is not None
+    again = call(command, tmp_path)
+    assert "Nothing to be done" in again.stderr + again.stdout
