@@ -17,6 +17,17 @@ from torch import Tensor
 from onmt_evsoftmax import kernels
 
 
+def fits(shape: torch.Size, whole: torch.Size) -> bool:
+    """Whether a tensor of ``shape`` broadcasts to ``whole``.
+
+    ``torch.broadcast_shapes`` says it too, but takes longer than the kernels for a small batch.
+    """
+    offset = len(whole) - len(shape)
+    return offset >= 0 and all(
+        size in (1, whole_size) for size, whole_size in zip(shape, whole[offset:], strict=True)
+    )
+
+
 def find_hidden(scores: Tensor, mask: Tensor | None, *, look: bool = False) -> Tensor | None:
     """Which entries take no part (True = hidden; broadcastable to scores), or None if all do.
 
@@ -236,8 +247,8 @@ def apply(function: Any, *arguments: Any) -> Any:
     """
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return function.apply(*arguments)
-    if torch.is_grad_enabled() and any(
-        isinstance(argument, Tensor) and argument.requires_grad for argument in arguments
-    ):
-        return super(torch.autograd.Function, function).apply(*arguments)
+    if torch.is_grad_enabled():
+        for argument in arguments:
+            if isinstance(argument, Tensor) and argument.requires_grad:
+                return super(torch.autograd.Function, function).apply(*arguments)
     return function.forward(*arguments)
