@@ -44,12 +44,13 @@ def fuse(attention: Any, reader: str, *, forced: bool) -> None:
     ``forced`` also on devices other than the CPU.
     """
     if not isinstance(attention, FusedAttention):
-        attention.__class__ = _fused_type(type(attention))
+        base: Any = type(attention)
+        attention.__class__ = _fused_type(base)
     attention.reader, attention.everywhere = reader, forced
 
 
 @functools.cache
-def _fused_type(base: type[Any]) -> type[Any]:
+def _fused_type(base: Any) -> type[Any]:
     return type(f"Fused{base.__name__}", (FusedAttention, base), {})
 
 
