@@ -23,8 +23,8 @@ from onmt_evsoftmax.console import UserError
 
 PEER = "stock softmax"
 OURS = "evsoftmax"
-STEPS = 30  # of one training; the first third, in which the machine warms up, is not counted
-TOKENS = 2048  # a batch
+STEPS = 15  # of one training; the first third, in which the machine warms up, is not counted
+TOKENS = 1024  # a batch
 WORDS = 8000
 LENGTH = 30  # words of a sentence, about
 SENTENCES = 48  # translated at once, to exactly LENGTH words, so that all do the same work
