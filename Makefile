@@ -52,6 +52,14 @@ $(STAMP35): setup.py pyproject.toml constraints.txt requirements-onmt35.txt
 test-onmt35: $(STAMP35)  ## the plugin's tests again, with OpenNMT-py 3.5.1 (in .venv35)
 	$(VENV35)/bin/python -m pytest -n 2 --dist worksteal tests/opennmt
 
+.PHONY: test-sanitize
+test-sanitize: $(STAMP)  ## the kernels' tests, compiled with address and undefined-behaviour sanitizers
+	tests/kernels/sanitize.sh $(VENV) -n 2 --dist worksteal
+
+.PHONY: test-fallback
+test-fallback: $(STAMP)  ## install without a compiler, then the test suite on what that gives
+	tests/fallback.sh $(VENV) -n 2 --dist worksteal
+
 .PHONY: demo
 demo: $(STAMP)  ## train softmax and ev-softmax on the embedded corpus, score, count, draw
 	PATH="$(abspath $(BIN)):$$PATH" recipes/demo/run.sh -o runs/demo

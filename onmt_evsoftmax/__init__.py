@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from onmt_evsoftmax.attention import evsoftmax_attention as evsoftmax_attention
     from onmt_evsoftmax.functional import entmax as entmax
     from onmt_evsoftmax.functional import entmax15 as entmax15
     from onmt_evsoftmax.functional import evsoftmax as evsoftmax
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "attention": ("evsoftmax_attention",),
     "functional": (
         "entmax",
         "entmax15",

@@ -31,6 +31,8 @@ SMALLEST_ALPHA = 1.01
 #: A Tensor, or the pair (probabilities, support) with ``return_support=True``.
 Normalized = Any
 
+_HALF = (torch.float16, torch.bfloat16)
+
 
 def softmax(
     scores: Tensor, mask: Tensor | None = None, dim: int = -1, *, return_support: bool = False
@@ -211,9 +213,11 @@ def _normalize(
     if scores.size(dim) == 0:
         return _result(scores, _nothing(scores), return_support)
     # A kernel computes half precision in float32 by itself; torch must be told to.
-    wide = scores if function.kernel(parameter) and kernels.serves(scores) else _widen(scores)
+    wide = scores
+    if scores.dtype in _HALF and not (function.kernel(parameter) and kernels.serves(scores)):
+        wide = scores.float()
     p, support = rows.apply(function, wide, parameter, mask, dim, return_support)
-    return _result(p.to(scores.dtype), support, return_support)
+    return _result(p if wide is scores else p.to(scores.dtype), support, return_support)
 
 
 def _result(p: Tensor, support: Tensor | None, return_support: bool) -> Normalized:
@@ -232,11 +236,9 @@ def _check(scores: Tensor, mask: Tensor | None, dim: int) -> Tensor | None:
         return None
     if mask.dtype != torch.bool:
         raise TypeError(f"mask must be boolean (True = takes part), not {mask.dtype}")
-    try:
-        fits = torch.broadcast_shapes(mask.shape, scores.shape) == scores.shape
-    except RuntimeError:
-        fits = False
-    if not fits:
+    if mask.shape == scores.shape:
+        return mask
+    if not rows.fits(mask.shape, scores.shape):
         raise ValueError(
             f"mask of shape {tuple(mask.shape)} does not broadcast to scores {tuple(scores.shape)}"
         )
@@ -253,4 +255,4 @@ def _check_eps(eps: float) -> None:
 
 def _widen(scores: Tensor) -> Tensor:
     """Half precision to float32; float32 and float64 as they are."""
-    return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+    return scores.float() if scores.dtype in _HALF else scores

@@ -17,6 +17,17 @@ from torch import Tensor
 from onmt_evsoftmax import kernels
 
 
+def fits(shape: torch.Size, whole: torch.Size) -> bool:
+    """Whether a tensor of ``shape`` broadcasts to ``whole``.
+
+    ``torch.broadcast_shapes`` says it too, but takes longer than the kernels for a small batch.
+    """
+    offset = len(whole) - len(shape)
+    return offset >= 0 and all(
+        size in (1, whole_size) for size, whole_size in zip(shape, whole[offset:], strict=True)
+    )
+
+
 def find_hidden(scores: Tensor, mask: Tensor | None, *, look: bool = False) -> Tensor | None:
     """Which entries take no part (True = hidden; broadcastable to scores), or None if all do.
 
@@ -222,21 +233,22 @@ def _batched(
     return (p, support), (0, None if support is None else 0)
 
 
-def apply(function: Any, scores: Tensor, *rest: Any) -> Any:
+def _batch_first(tensor: Tensor, axis: int | None, size: int, rank: int) -> Tensor:
+    """Move the batch dimension to the front, and pad the rest to ``rank`` dimensions."""
+    tensor = tensor.expand(size, *tensor.shape) if axis is None else tensor.movedim(axis, 0)
+    return tensor.reshape(size, *(1,) * (rank - tensor.dim() + 1), *tensor.shape[1:])
+
+
+def apply(function: Any, *arguments: Any) -> Any:
     """``function.apply``, without what that costs where nothing needs it.
 
     ``torch.autograd.Function.apply`` inspects the signature of ``forward`` at every call, which
     takes longer than the kernels do for a small batch of rows.
     """
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return function.apply(scores, *rest)
-    differentiable = scores.requires_grad or (isinstance(rest[0], Tensor) and rest[0].requires_grad)
-    if not (differentiable and torch.is_grad_enabled()):
-        return function.forward(scores, *rest)
-    return super(torch.autograd.Function, function).apply(scores, *rest)
-
-
-def _batch_first(tensor: Tensor, axis: int | None, size: int, rank: int) -> Tensor:
-    """Move the batch dimension to the front, and pad the rest to ``rank`` dimensions."""
-    tensor = tensor.expand(size, *tensor.shape) if axis is None else tensor.movedim(axis, 0)
-    return tensor.reshape(size, *(1,) * (rank - tensor.dim() + 1), *tensor.shape[1:])
+        return function.apply(*arguments)
+    if torch.is_grad_enabled():
+        for argument in arguments:
+            if isinstance(argument, Tensor) and argument.requires_grad:
+                return super(torch.autograd.Function, function).apply(*arguments)
+    return function.forward(*arguments)

@@ -7,13 +7,29 @@ The functions here return None for what they do not serve: the caller then compu
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from onmt_evsoftmax.kernels import library, operators
+from onmt_evsoftmax.kernels import fused, library, operators
 from onmt_evsoftmax.kernels.library import BACKENDS, backend, using
 
-__all__ = ["BACKENDS", "available", "backend", "rows_backward", "rows_forward", "serves", "using"]
+__all__ = [
+    "BACKENDS",
+    "MAX_HEAD",
+    "attention_backward",
+    "attention_forward",
+    "available",
+    "backend",
+    "rows_backward",
+    "rows_forward",
+    "serves",
+    "using",
+]
+
+#: The largest size of a head that the attention kernel is made (and tested) for.
+MAX_HEAD = 256
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -26,10 +42,10 @@ def available() -> bool:
 def serves(tensor: Tensor) -> bool:
     """Whether the row kernels take tensors of this type, on this device."""
     return (
-        available()
-        and tensor.device.type == "cpu"
+        tensor.is_cpu
+        and library.active() is not None
         and tensor.dtype in operators.DTYPES
-        and tensor.layout == torch.strided
+        and tensor.layout is torch.strided
         and 0 < tensor.dim() <= operators.MAX_RANK
     )
 
@@ -62,24 +78,43 @@ def rows_forward(
     """
     if not serves(scores):
         return None
-    last = dim in (-1, scores.dim() - 1)
+    last = dim == -1 or dim == scores.dim() - 1
     if not last:
         scores = scores.movedim(dim, -1)
         mask = None if mask is None else mask.movedim(dim, -1)
-    run = torch.ops.onmt_evsoftmax.rows_forward if _traced(scores) else operators.rows_forward
-    p, support = run(normalizer, scores, mask, eps, want_support)
-    if not want_support:
-        return (p if last else p.movedim(-1, dim)), None
-    return (p, support) if last else (p.movedim(-1, dim), support.movedim(-1, dim))
+    if _traced(scores):
+        p, support = torch.ops.onmt_evsoftmax.rows_forward(
+            normalizer, scores, mask, eps, want_support
+        )
+        support = support if want_support else None
+    else:
+        p, support = operators.rows_forward(normalizer, scores, mask, eps, want_support)
+    if last:
+        return p, support
+    return p.movedim(-1, dim), None if support is None else support.movedim(-1, dim)
 
 
 def rows_backward(normalizer: str, p: Tensor, grad: Tensor, dim: int = -1) -> Tensor | None:
     """Gradient of the scores; None also where the result must be differentiable in turn."""
     if not serves(p) or torch.is_grad_enabled():
         return None
-    last = dim in (-1, p.dim() - 1)
+    last = dim == -1 or dim == p.dim() - 1
     if not last:
         p, grad = p.movedim(dim, -1), grad.movedim(dim, -1)
     run = torch.ops.onmt_evsoftmax.rows_backward if _traced(grad) else operators.rows_backward
-    grad_scores = run(normalizer, p, grad.to(p.dtype))
+    grad_scores = run(normalizer, p, grad if grad.dtype == p.dtype else grad.to(p.dtype))
     return grad_scores if last else grad_scores.movedim(-1, dim)
+
+
+def attention_forward(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """ev-softmax attention on the CPU; see :func:`fused.attention_forward`."""
+    if _traced(query):
+        return torch.ops.onmt_evsoftmax.attention_forward(query, *rest)
+    return fused.attention_forward(query, *rest)
+
+
+def attention_backward(grad: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of query, key and value; see :func:`fused.attention_backward`."""
+    if _traced(grad):
+        return torch.ops.onmt_evsoftmax.attention_backward(grad, *rest)
+    return fused.attention_backward(grad, *rest)

@@ -26,6 +26,10 @@ _SIGNATURES = {
     "select": [ctypes.c_char_p],
     "rows_forward": [_INT, _INT, _LONG, _LONG, *[_ADDRESS] * 5, _REAL, _INT],
     "rows_backward": [_INT, _INT, _LONG, _LONG, *[_ADDRESS] * 3, _INT],
+    "attention": [
+        *[_INT, _ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS, _INT],
+        *[_REAL, _REAL, ctypes.c_uint64, _ADDRESS, _ADDRESS, _INT],
+    ],
 }
 
 
@@ -49,6 +53,8 @@ def _load() -> ctypes.CDLL | None:
 
 _native = _load()
 _active: ctypes.CDLL | None = None
+#: Looked up once: a small call is over before an attribute of a library is found.
+_functions = {name: getattr(_native, _PREFIX + name) for name in _SIGNATURES if _native}
 
 
 def active() -> ctypes.CDLL | None:
@@ -98,7 +104,7 @@ def using(name: str) -> Iterator[None]:
 
 def call(name: str, *arguments: object) -> None:
     """Call a C function by name without Python's lock; what it reports becomes an exception."""
-    status = getattr(_active, _PREFIX + name)(*arguments)
+    status = _functions[name](*arguments)
     if status == 1:
         raise MemoryError(f"the {name} kernel found no memory for its scratch space")
     if status:

@@ -21,25 +21,34 @@ NORMALIZERS = {"evsoftmax": 0, "sparsemax": 1, "entmax15": 2}
 DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 MAX_RANK = 16
 
+_Four = ctypes.c_int64 * 4
+
 
 def rows_forward(
     normalizer: str, scores: Tensor, mask: Tensor | None, eps: float, want_support: bool
-) -> tuple[Tensor, Tensor]:
-    """Probabilities of ``scores`` (…, K), and their support; empty unless wanted.
+) -> tuple[Tensor, Tensor | None]:
+    """Probabilities of ``scores`` (…, K), and their support, if wanted.
 
     ``mask`` (True = takes part) has the rank of the scores, K entries in its last dimension, and
     broadcasts over the others, which is not materialised.
     """
-    if scores.stride(-1) != 1:
-        scores = scores.contiguous()
     columns = scores.size(-1)
-    rows = scores.numel() // max(columns, 1)
-    p = torch.empty_like(scores, memory_format=torch.contiguous_format)
-    support = torch.empty(scores.shape if want_support else 0, dtype=torch.bool)
-    layout = None
+    rows = scores.numel() // columns if columns else 0
+    whole = scores.is_contiguous()
+    if not whole and scores.stride(-1) != 1:
+        scores, whole = scores.contiguous(), True
+    if whole:
+        p = torch.empty_like(scores)
+    else:
+        p = torch.empty_like(scores, memory_format=torch.contiguous_format)
+    support = p.new_empty(p.shape, dtype=torch.bool) if want_support else None
+    layout: Any = None
     if mask is not None:
-        mask = mask if mask.stride(-1) == 1 else mask.contiguous()
-    if mask is not None or not scores.is_contiguous():
+        if whole and mask.shape == scores.shape and mask.is_contiguous():
+            layout = _Four(1, rows, columns, columns)
+        else:
+            mask = mask if mask.stride(-1) == 1 else mask.contiguous()
+    if layout is None and (mask is not None or not whole):
         layout = _layout(scores, mask)
     library.call(
         "rows_forward",
@@ -51,7 +60,7 @@ def rows_forward(
         scores.data_ptr(),
         None if mask is None else mask.data_ptr(),
         p.data_ptr(),
-        support.data_ptr() if want_support else None,
+        None if support is None else support.data_ptr(),
         eps,
         torch.get_num_threads(),
     )
@@ -74,14 +83,17 @@ def _layout(scores: Tensor, mask: Tensor | None) -> ctypes.Array[ctypes.c_int64]
 
 def rows_backward(normalizer: str, p: Tensor, grad: Tensor) -> Tensor:
     """Gradient of the scores (…, K) from the probabilities and their gradient."""
-    p, grad = p.contiguous(), grad.contiguous()
+    if not p.is_contiguous():
+        p = p.contiguous()
+    if not grad.is_contiguous():
+        grad = grad.contiguous()
     columns = p.size(-1)
     grad_scores = torch.empty_like(p)
     library.call(
         "rows_backward",
         NORMALIZERS[normalizer],
         DTYPES[p.dtype],
-        p.numel() // max(columns, 1),
+        p.numel() // columns if columns else 0,
         columns,
         p.data_ptr(),
         grad.data_ptr(),
@@ -99,7 +111,15 @@ _operators.define(
     " -> (Tensor, Tensor)"
 )
 _operators.define("rows_backward(str normalizer, Tensor p, Tensor grad) -> Tensor")
-_operators.impl("rows_forward", rows_forward, "CPU")
+
+
+def _rows_forward(normalizer: str, scores: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    """An operator returns tensors: a support that is not wanted is empty."""
+    p, support = rows_forward(normalizer, scores, *rest)
+    return p, p.new_empty(0, dtype=torch.bool) if support is None else support
+
+
+_operators.impl("rows_forward", _rows_forward, "CPU")
 _operators.impl("rows_backward", rows_backward, "CPU")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from onmt_evsoftmax.console import UserError, unknown_name
 from onmt_evsoftmax.normalizers import get_loss, normalizer_names
 from onmt_evsoftmax.opennmt.patching import replace
-from onmt_evsoftmax.opennmt.settings import EXTENDED, KIND_OPTIONS, WRITTEN
+from onmt_evsoftmax.opennmt.settings import BACKENDS, EXTENDED, KIND_OPTIONS, WRITTEN
 
 # Option → (what it is, the default in training). In translation the default is the checkpoint's.
 _HELP = {
@@ -39,13 +39,18 @@ _HELP = {
         "evsoftmax's eps in training, as in the paper; decoding is always exact.",
         "0, exact in training, too",
     ),
+    "attention_backend": (
+        "How ev-softmax attention is computed: `fused` needs no matrix of attention, `explicit` "
+        "makes it; `auto` is fused where nothing reads the matrix.",
+        "auto",
+    ),
     "global_attention_function": ("What normalizes the attention of RNN decoders.", "softmax"),
     "generator_function": (
         "What turns the output layer's scores into probabilities, with the loss that trains it.",
         "softmax",
     ),
 }
-_METAVAR = {"attention_alpha": "ALPHA", "attention_eps": "EPS"}
+_METAVAR = {"attention_alpha": "ALPHA", "attention_eps": "EPS", "attention_backend": "HOW"}
 
 
 class _Written(argparse._StoreAction):
@@ -105,11 +110,19 @@ def _eps(text: str) -> float:
     return value
 
 
+def _backend(text: str) -> str:
+    if text not in BACKENDS:
+        raise UserError(f"attention_backend: {unknown_name('backend', text, BACKENDS)}")
+    return text
+
+
 def _type_of(option: str) -> Callable[[str], Any]:
     if option == "attention_alpha":
         return _alpha
     if option == "attention_eps":
         return _eps
+    if option == "attention_backend":
+        return _backend
     return _one_of(option, functools.partial(_names, option))
 
 
@@ -143,6 +156,7 @@ def add_to_model(parser: Any) -> None:
     for option in ("attention_normalizer", *KIND_OPTIONS.values(), "attention_alpha"):
         _add(group, option)
     _add(group, "attention_eps")
+    _add(group, "attention_backend")
     for action in parser._actions:
         if action.dest in EXTENDED:
             action.__class__ = _Written

@@ -21,8 +21,11 @@ KIND_OPTIONS = {kind: f"{kind}_attention_normalizer" for kind in KINDS}
 # Options that are parameters of the normalizers, with the name of the parameter.
 PARAMETERS = {"attention_alpha": "alpha", "attention_eps": "eps"}
 
+# What attention_backend may say: how to compute attention, not what.
+BACKENDS = ("auto", "fused", "explicit")
+
 # Options this package adds to OpenNMT-py; None means "not written".
-ADDED = ("attention_normalizer", *KIND_OPTIONS.values(), *PARAMETERS)
+ADDED = ("attention_normalizer", *KIND_OPTIONS.values(), *PARAMETERS, "attention_backend")
 
 # Options OpenNMT-py has and this package extends; their default is softmax.
 EXTENDED = ("generator_function", "global_attention_function")
@@ -44,6 +47,8 @@ class Settings:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     generator: str = "softmax"
     global_attention: str = "softmax"
+    # One of BACKENDS.
+    backend: str = "auto"
 
     @classmethod
     def of(cls, options: Namespace) -> Settings:
@@ -64,6 +69,7 @@ class Settings:
             },
             generator=get("generator_function", "softmax"),
             global_attention=get("global_attention_function", "softmax"),
+            backend=get("attention_backend", "auto"),
         )
 
     @property
@@ -161,6 +167,7 @@ def _differences(before: Settings, after: Settings) -> list[str]:
             **{f"attention {name}": settings.parameters.get(name) for name in ("alpha", "eps")},
             "generator": settings.generator,
             "global attention": settings.global_attention,
+            "attention backend": settings.backend,
         }
 
     old, new = flat(before), flat(after)

@@ -18,6 +18,7 @@ from torch import nn
 import onmt_evsoftmax
 from onmt_evsoftmax.console import UserError
 from onmt_evsoftmax.opennmt import backends
+from onmt_evsoftmax.opennmt.fused import EVALUATION
 from onmt_evsoftmax.opennmt.settings import KINDS, Settings, takes
 
 
@@ -58,6 +59,8 @@ class Report:
     # Kind → how many of its modules were replaced; 0 where softmax was left alone.
     replaced: Mapping[str, int]
     backends: frozenset[str]
+    # What is computed without the matrix of attention, in words.
+    fused: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         names = {**self.settings.attention, "global": self.settings.global_attention}
@@ -67,6 +70,8 @@ class Report:
         count = sum(self.replaced.values())
         modules = f"{count} attention module{'' if count == 1 else 's'} replaced"
         backend = f"; backend: {', '.join(sorted(self.backends))}" if self.backends else ""
+        if self.backends:
+            backend += f"; fused attention: {', '.join(self.fused) or 'none'}"
         version = onmt_evsoftmax.__version__
         return f"onmt_evsoftmax {version}: {', '.join(parts)}; {modules}{backend}"
 
@@ -84,21 +89,29 @@ def put_normalizers(model: nn.Module, options: Namespace) -> Report:
     sites = list(attention_sites(model))
     _refuse_leftovers(model, settings, {site.kind for site in sites})
     replaced = {site.kind: 0 for site in sites}
-    used = set()
+    used: set[str] = set()
+    fused: dict[str, None] = {}  # a set that keeps the order
+    obstacles: dict[str, None] = {}
     for site in sites:
         if settings.attention.get(site.kind, settings.global_attention) == "softmax":
             continue
-        module, backend = backends.build(settings, site.kind, site.module)
-        device = next(site.module.parameters()).device
-        module = module.to(device).train(site.module.training)
+        reader = backends.reader_of(model, site.kind, options)
+        built = backends.build(settings, site.kind, site.module, reader)
+        built.module.to(next(site.module.parameters()).device).train(site.module.training)
+        backends.put(built, site.kind, site.module, settings)
         if site.kind in KINDS:
-            site.module.softmax = module
             shut_shortcuts(site.module)
-        else:
-            site.module.normalizer = module
         replaced[site.kind] += 1
-        used.add(backend)
-    return Report(settings, replaced, frozenset(used))
+        used.add(built.backend)
+        if built.obstacle:
+            obstacles[built.obstacle] = None
+        if built.reader:
+            in_training = " in training" if built.reader == EVALUATION else ""
+            fused[f"{site.kind}{in_training}"] = None
+    if settings.backend == "fused" and not fused:
+        why = "; ".join(obstacles) or "no attention is evsoftmax"
+        raise UserError(f"attention_backend: fused is not possible here: {why}; write auto")
+    return Report(settings, replaced, frozenset(used), tuple(fused))
 
 
 def shut_shortcuts(attention: Any) -> None:

@@ -104,3 +104,32 @@ EXPORT int onmt_evsoftmax_rows_backward(int normalizer, int dtype, int64_t rows,
     Range *range = dtype == FLOAT64 ? rows_backward_f64 : chosen->rows_backward;
     return share(range, &task, rows, GRAIN / columns, threads);
 }
+
+/* `sizes`: batches, heads, queries, keys, size, value_size, splits. `tensors`: query, key, value,
+ * out and the gradients of out, query, key and value; forward, the gradients are NULL. `strides`:
+ * three (batch, head, length) for each, two (batch, head) of the mask, and those of the splits of
+ * the gradients of keys and of values. */
+EXPORT int onmt_evsoftmax_attention(int backward, const int64_t *sizes, const int64_t *strides,
+                                    float *const *tensors, const uint8_t *key_mask, int causal,
+                                    double scale, double dropout, uint64_t seed, float *log_sum,
+                                    float *threshold, int threads) {
+    Attention task = {.batches = sizes[0], .heads = sizes[1], .queries = sizes[2], .keys = sizes[3],
+                      .size = sizes[4], .value_size = sizes[5], .splits = sizes[6],
+                      .key_mask = key_mask, .mask_batch = strides[24], .mask_head = strides[25],
+                      .grad_key_split = strides[26], .grad_value_split = strides[27],
+                      .causal = causal, .scale = (float)scale, .dropout = dropout,
+                      .seed = seed, .log_sum = log_sum, .threshold = threshold};
+    Tensor4 *const all[] = {&task.query, &task.key, &task.value, &task.out,
+                            &task.grad_out, &task.grad_query, &task.grad_key, &task.grad_value};
+    for (int i = 0; i < 8; i++)
+        *all[i] = (Tensor4){tensors[i], strides[3 * i], strides[3 * i + 1], strides[3 * i + 2]};
+    for (int i = 0; i < 7; i++)
+        if (sizes[i] < 0) return BAD_ARGUMENT;
+    if (task.keys > INT32_MAX || task.splits < 1 || !(dropout >= 0 && dropout < 1))
+        return BAD_ARGUMENT;
+    const int64_t heads = task.batches * task.heads;
+    if (backward) return share(chosen->attention_backward, &task, heads * task.splits, 1, threads);
+    const int64_t items = heads * ((task.queries + CHUNK - 1) / CHUNK);
+    const int64_t scores = CHUNK * (task.keys > 0 ? task.keys : 1);
+    return share(chosen->attention_forward, &task, items, 1 + GRAIN / scores, threads);
+}

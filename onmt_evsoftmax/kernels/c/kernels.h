@@ -15,6 +15,7 @@ enum { EVSOFTMAX = 0, SPARSEMAX = 1, ENTMAX15 = 2 };
 enum { OK = 0, NO_MEMORY = 1, BAD_ARGUMENT = 2 };
 
 #define MAX_RANK 16
+#define CHUNK 64 /* queries of attention that are worked on together; keys of a tile */
 
 /* Rows of `columns` adjacent elements. Row r of a contiguous tensor starts at r * columns;
  * otherwise `rank` outer sizes and strides say where it and its mask start. */
@@ -38,12 +39,39 @@ typedef struct {
     void *grad_scores;
 } RowsBackward;
 
+/* A (batch, heads, length, size) tensor whose last stride is 1. */
+typedef struct {
+    float *data;
+    int64_t batch, head, length; /* strides */
+} Tensor4;
+
+/* ev-softmax attention. The items of the work are, forward, the chunks of CHUNK queries of every
+ * head of every batch; backward, the heads, or `splits` parts of the queries of each. */
+typedef struct {
+    int64_t batches, heads, queries, keys, size, value_size;
+    Tensor4 query, key, value, out;     /* backward: `out` is only read */
+    const uint8_t *key_mask;            /* NULL, or 1 = this key takes part */
+    int64_t mask_batch, mask_head;      /* strides of the mask; that of the keys is 1 */
+    int causal;                         /* query i attends to keys 0 .. i only */
+    float scale;
+    double dropout;                     /* probability to drop a weight */
+    uint64_t seed;
+    /* (batches, heads, queries), contiguous: the logarithm of the sum of exponentials, and the
+     * least score that is kept. */
+    float *log_sum, *threshold;
+    /* Backward only. Every part of a head has its own gradients of keys and values, these strides
+     * apart, for the caller to add up. */
+    Tensor4 grad_out, grad_query, grad_key, grad_value;
+    int64_t splits, grad_key_split, grad_value_split;
+} Attention;
+
 /* Does the items (rows or blocks) [begin, end) of a task alone; returns OK or NO_MEMORY. */
 typedef int Range(const void *task, int64_t begin, int64_t end);
 
 typedef struct {
     const char *name;
     Range *rows_forward, *rows_backward;
+    Range *attention_forward, *attention_backward;
 } Variant;
 
 extern const Variant variant_portable;

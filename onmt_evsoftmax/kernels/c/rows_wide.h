@@ -7,7 +7,7 @@ INLINE int64_t candidates(const Row *row, float *d, float reach) {
     int64_t j = 0, found = 0;
     for (; j + LANES <= row->n; j += LANES) {
         const vf x = load(row->x + j) - max;
-        found += compress(d + found, x, x > splat(-reach));
+        found += compress(d + found, NULL, x, x > splat(-reach), 0);
     }
     if (j < row->n) {
         store(d + found, load_first(row->x + j, (int)(row->n - j), -INFINITY) - max);

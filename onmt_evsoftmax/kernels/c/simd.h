@@ -28,6 +28,7 @@ typedef float vf_anywhere __attribute__((vector_size(4 * LANES), aligned(4), may
 /* Half a vector of floats, and the same number of doubles: a full vector wide. */
 typedef float vh __attribute__((vector_size(2 * LANES)));
 typedef double vd __attribute__((vector_size(4 * LANES)));
+typedef double vd_anywhere __attribute__((vector_size(4 * LANES), aligned(8), may_alias));
 
 #define INLINE static inline __attribute__((always_inline, unused))
 
@@ -143,17 +144,25 @@ INLINE vf square_root(vf x) {
 #endif
 }
 
-/* Write the lanes where `keep` holds side by side to p; return how many. Writes a whole vector. */
-INLINE int compress(float *p, vf x, vi keep) {
+/* Write the lanes where `keep` holds side by side to p, and, unless it is NULL, their numbers plus
+ * `base` to `lanes`; return how many. Writes whole vectors. */
+INLINE int compress(float *p, uint8_t *lanes, vf x, vi keep, int base) {
     const uint32_t bits = bits_of(keep);
 #if defined(USE_AVX512)
+    const __m512i number = _mm512_add_epi32(_mm512_set1_epi32(base), _mm512_set_epi32(
+        15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0));
     _mm512_storeu_ps(p, _mm512_maskz_compress_ps((__mmask16)bits, (__m512)x));
+    if (lanes)
+        _mm_storeu_si128((__m128i *)lanes, _mm512_cvtepi32_epi8(
+            _mm512_maskz_compress_epi32((__mmask16)bits, number)));
 #elif defined(USE_AVX2)
-    const __m128i packed = _mm_loadl_epi64((const __m128i *)compress_order[bits]);
-    store(p, (vf)_mm256_permutevar8x32_ps((__m256)x, _mm256_cvtepu8_epi32(packed)));
+    const __m128i order = _mm_loadl_epi64((const __m128i *)compress_order[bits]);
+    store(p, (vf)_mm256_permutevar8x32_ps((__m256)x, _mm256_cvtepu8_epi32(order)));
+    if (lanes) _mm_storel_epi64((__m128i *)lanes, _mm_add_epi8(order, _mm_set1_epi8((char)base)));
 #else
     for (int i = 0, k = 0; i < LANES; i++) {
         p[k] = x[i];
+        if (lanes) lanes[k] = (uint8_t)(base + i);
         k += bits >> i & 1;
     }
 #endif
@@ -193,6 +202,15 @@ INLINE Sum in_double(vf x) {
     union { vf whole; vh half[2]; } u = {x};
     return (Sum){__builtin_convertvector(u.half[0], vd), __builtin_convertvector(u.half[1], vd)};
 #endif
+}
+
+INLINE Sum load_double(const double *p) {
+    return (Sum){*(const vd_anywhere *)p, *(const vd_anywhere *)(p + LANES / 2)};
+}
+
+INLINE void store_double(double *p, Sum x) {
+    *(vd_anywhere *)p = x.low;
+    *(vd_anywhere *)(p + LANES / 2) = x.high;
 }
 
 /* Both halves rounded to floats again. */

@@ -60,10 +60,24 @@ INLINE void transpose(vf v[LANES]) {
 #endif
 }
 
-/* Lane i of the result is the sum of v[i]; `v` is used up. */
-INLINE vf sum_each(vf v[LANES]) {
-    transpose(v);
-    for (int half = LANES / 2; half; half /= 2)
-        for (int i = 0; i < half; i++) v[i] += v[i + half];
-    return v[0];
+/* The first two rounds of adding up each of four vectors: every quarter of the result has, in its
+ * lanes 0 .. 3, what the same quarters of a, b, c and d sum up to. */
+INLINE vf sum_quarters(vf a, vf b, vf c, vf d) {
+    const vf ab = SHUFFLE(a, b, SINGLES_LOW) + SHUFFLE(a, b, SINGLES_HIGH);
+    const vf cd = SHUFFLE(c, d, SINGLES_LOW) + SHUFFLE(c, d, SINGLES_HIGH);
+    return SHUFFLE(ab, cd, PAIRS_LOW) + SHUFFLE(ab, cd, PAIRS_HIGH);
+}
+
+/* The rest: lane 4 i + k of the result is the sum of the vector that was k-th in part[i]. */
+INLINE vf sum_each(const vf part[LANES / 4]) {
+#if LANES == 4
+    return part[0];
+#elif LANES == 8
+    return SHUFFLE(part[0], part[1], HALF_LOW) + SHUFFLE(part[0], part[1], HALF_HIGH);
+#else
+    const vf a = part[0], b = part[1], c = part[2], d = part[3];
+    const vf low = SHUFFLE(a, b, QUARTER_EVEN) + SHUFFLE(a, b, QUARTER_ODD);
+    const vf high = SHUFFLE(c, d, QUARTER_EVEN) + SHUFFLE(c, d, QUARTER_ODD);
+    return SHUFFLE(low, high, HALF_LOW) + SHUFFLE(low, high, HALF_HIGH);
+#endif
 }

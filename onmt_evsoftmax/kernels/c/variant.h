@@ -6,5 +6,11 @@
 #include "simd.h"
 #include "transpose.h"
 #include "rows.h"
+#include "attention_pack.h"
+#include "attention_tile.h"
+#include "attention_forward.h"
+#include "attention_backward.h"
 
-const Variant VARIANT = {VARIANT_NAME, rows_forward, rows_backward};
+const Variant VARIANT = {
+    VARIANT_NAME, rows_forward, rows_backward, attention_forward, attention_backward,
+};

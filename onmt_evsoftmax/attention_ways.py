@@ -1,0 +1,145 @@
+"""The ways to compute ev-softmax attention that :mod:`onmt_evsoftmax.attention` chooses from.
+
+Shapes: query (…, L, E), key (…, S, E), value (…, S, V); a mask is True where a key takes part.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from onmt_evsoftmax import functional, kernels
+from onmt_evsoftmax.kernels import dropout, flex
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+def through_flex(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_mask: Tensor | None,
+    is_causal: bool,
+    scale: float,
+) -> Tensor:
+    """FlexAttention, and head by head the explicit way where it lost rows to rounding."""
+    out, lost = flex.attention(query, key, value, key_mask, is_causal, scale)
+    heads = lost.any(-1).nonzero().tolist()
+    if not heads:
+        return out
+    whole = out.clone()
+    for b, h in heads:
+        mask = None if key_mask is None else key_mask[b, h]
+        one = explicit(query[b, h], key[b, h], value[b, h], mask, is_causal, scale, 0.0, None)
+        whole[b, h] = torch.where(lost[b, h].unsqueeze(-1), one, whole[b, h])
+    return whole
+
+
+def _probabilities(
+    query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool, scale: float
+) -> Tensor:
+    """The whole matrix of attention (…, L, S)."""
+    scores = (query * scale) @ key.transpose(-2, -1)
+    if mask is not None and mask.dtype != torch.bool:
+        scores, mask = scores + mask, None
+    if is_causal:
+        causal = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        mask = causal if mask is None else mask & causal
+    return functional.evsoftmax(scores, mask)
+
+
+def _dropped(p: Tensor, dropout_p: float, seed: Tensor | None) -> Tensor | float:
+    """What to multiply probabilities (…, L, S) with."""
+    if seed is None:
+        return 1.0
+    queries, keys = p.shape[-2:]
+    heads = p.numel() // max(queries * keys, 1)
+    return dropout.factors(seed.to(p.device), dropout_p, heads, queries, keys).view(p.shape).to(p)
+
+
+def explicit(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    is_causal: bool,
+    scale: float,
+    dropout_p: float,
+    seed: Tensor | None,
+) -> Tensor:
+    """The definition, with the matrix of scores."""
+    dtype = query.dtype
+    if dtype in HALF:  # the threshold must not be rounded to half precision
+        query, key, value = query.float(), key.float(), value.float()
+    p = _probabilities(query, key, mask, is_causal, scale)
+    return ((p * _dropped(p, dropout_p, seed)) @ value).to(dtype)
+
+
+def _explicit_gradients(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    is_causal: bool,
+    scale: float,
+    dropout_p: float,
+    seed: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What the kernel's backward pass computes, in steps that torch can differentiate."""
+    p = _probabilities(query, key, mask, is_causal, scale)
+    factor = _dropped(p, dropout_p, seed)
+    grad_p = (grad @ value.transpose(-2, -1)) * factor
+    grad_scores = p * (grad_p - (p * grad_p).sum(-1, keepdim=True)) * scale
+    return (
+        grad_scores @ key,
+        grad_scores.transpose(-2, -1) @ query,
+        (p * factor).transpose(-2, -1) @ grad,
+    )
+
+
+class Fused(torch.autograd.Function):
+    """The kernel: (query, key, value, key_mask, causal, scale, dropout_p, seed) → (out, …).
+
+    All are (batch, heads, …), key_mask is (batch, heads, S). The other results are what the
+    backward pass needs of every row: the logarithm of its sum, and its threshold.
+    """
+
+    @staticmethod
+    def forward(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+        return kernels.attention_forward(query, *rest)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        query, key, value, key_mask, ctx.causal, ctx.scale, ctx.dropout_p, seed = inputs
+        ctx.save_for_backward(query, key, value, key_mask, *output, seed)
+        ctx.mark_non_differentiable(*output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        query, key, value, key_mask, out, log_sum, threshold, seed = ctx.saved_tensors
+        options = (ctx.causal, ctx.scale, ctx.dropout_p, seed)
+        if torch.is_grad_enabled():  # the gradient is to be differentiated in turn
+            mask = None if key_mask is None else key_mask.unsqueeze(-2)
+            grads = _explicit_gradients(grad, query, key, value, mask, *options)
+        else:
+            grads = kernels.attention_backward(
+                grad, query, key, value, key_mask, out, log_sum, threshold, *options
+            )
+        return (*grads, None, None, None, None, None)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
+        """One more batch dimension is a larger batch."""
+
+        def larger(tensor: Tensor | None, axis: int | None) -> Tensor | None:
+            if tensor is None:
+                return None
+            if axis is None:
+                tensor, axis = tensor.expand(info.batch_size, *tensor.shape), 0
+            return tensor.movedim(axis, 0).flatten(0, 1)
+
+        results = Fused.apply(*map(larger, inputs[:4], in_dims[:4]), *inputs[4:])
+        return tuple(r.unflatten(0, (info.batch_size, -1)) for r in results), (0, 0, 0)

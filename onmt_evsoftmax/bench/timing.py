@@ -1,0 +1,94 @@
+"""Interleaved timing, and what a measurement is."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of the table: how ``name`` compares with ``peer`` in one case.
+
+    ``forward`` and ``both`` (forward and backward) are ratios: time over the peer's time, memory
+    over the peer's memory, or speed over the peer's speed, as ``unit`` says. ``peer_forward`` and
+    ``peer_both`` are what they are ratios of, in seconds, bytes or tokens per second.
+    """
+
+    part: str
+    case: str
+    name: str
+    peer: str
+    forward: float | None
+    both: float | None
+    unit: str = "time"
+    peer_forward: float | None = None
+    peer_both: float | None = None
+    target_forward: float | None = None
+    target_both: float | None = None
+    note: str = ""
+
+    @property
+    def missed(self) -> bool:
+        """Whether a target is missed; of speed more is better, of the others less."""
+        sign = -1 if self.unit == "tokens per second" else 1
+        pairs = ((self.forward, self.target_forward), (self.both, self.target_both))
+        return any(
+            value is not None and target is not None and sign * value > sign * target
+            for value, target in pairs
+        )
+
+
+def interleaved(
+    functions: Mapping[str, Callable[[], object]], seconds: float, least: int = 5
+) -> dict[str, float]:
+    """Median time in seconds of every function; they take turns, each round from another start."""
+    for function in functions.values():
+        function()
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    names = list(functions)
+    end = time.perf_counter() + seconds
+    rounds = 0
+    while rounds < least or (time.perf_counter() < end and rounds < 1000):
+        for name in names:
+            start = time.perf_counter()
+            functions[name]()
+            times[name].append(time.perf_counter() - start)
+        names.append(names.pop(0))
+        rounds += 1
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def passes(
+    function: Callable[..., Tensor], inputs: tuple[Tensor, ...], grad: Tensor
+) -> tuple[Callable[[], object], Callable[[], object]]:
+    """Two calls without arguments: the forward pass alone, and both passes."""
+    leaves = tuple(tensor.detach().clone().requires_grad_() for tensor in inputs)
+
+    def forward() -> object:
+        with torch.no_grad():
+            return function(*inputs)
+
+    def both() -> object:
+        return torch.autograd.grad(function(*leaves), leaves, grad)
+
+    return forward, both
+
+
+def compare(
+    functions: Mapping[str, Callable[..., Tensor]],
+    inputs: tuple[Tensor, ...],
+    grad: Tensor,
+    seconds: float,
+    least: int = 5,
+) -> dict[str, tuple[float, float]]:
+    """Name → (median forward time, median time of both passes), all interleaved."""
+    calls = {name: passes(function, inputs, grad) for name, function in functions.items()}
+    flat = {(name, i): call for name, pair in calls.items() for i, call in enumerate(pair)}
+    median = interleaved({f"{name} {i}": call for (name, i), call in flat.items()}, seconds, least)
+    return {name: (median[f"{name} 0"], median[f"{name} 1"]) for name in functions}

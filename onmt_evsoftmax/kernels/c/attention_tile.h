@@ -1,0 +1,141 @@
+/* What both passes of attention do with a tile, CHUNK queries by CHUNK keys: part of `variant.h`. */
+
+/* ---------------------------------------------------------------------------------- scores */
+
+/* Scores of ROWS queries with one panel of keys. Every score is one chain of additions along d,
+ * whatever ROWS is: forward and backward see the same bits. */
+INLINE void score_panel(const int rows, const float *queries, int64_t stride, int64_t size,
+                        const float *panel, float *scores) {
+    vf sum[6][2];
+    for (int r = 0; r < rows; r++) sum[r][0] = sum[r][1] = splat(0.0f);
+    for (int64_t d = 0; d < size; d++) {
+        const vf low = load(panel + d * PANEL), high = load(panel + d * PANEL + LANES);
+        for (int r = 0; r < rows; r++) {
+            const vf q = splat(queries[r * stride + d]);
+            sum[r][0] += q * low;
+            sum[r][1] += q * high;
+        }
+    }
+    for (int r = 0; r < rows; r++) {
+        store(scores + r * CHUNK, sum[r][0]);
+        store(scores + r * CHUNK + LANES, sum[r][1]);
+    }
+}
+
+/* scores[i][j] of queries begin .. end-1 of the chunk with packed keys tile .. tile + count - 1. */
+static void score_tile(const Attention *task, const Packed *pack, int64_t tile, int64_t count,
+                       int begin, int end) {
+    const int64_t size = task->size, stride = pack->size;
+    for (int j = 0; j < count; j += PANEL) {
+        const float *panel = pack->panels + (tile + j) * size;
+        for (int i = begin; i < end;) {
+            const float *queries = pack->queries + i * stride;
+            float *scores = pack->scores + i * CHUNK + j;
+            switch (end - i) {
+            case 1: score_panel(1, queries, stride, size, panel, scores); i += 1; break;
+            case 2: score_panel(2, queries, stride, size, panel, scores); i += 2; break;
+            case 3: score_panel(3, queries, stride, size, panel, scores); i += 3; break;
+            case 4: score_panel(4, queries, stride, size, panel, scores); i += 4; break;
+            case 5: score_panel(5, queries, stride, size, panel, scores); i += 5; break;
+            default: score_panel(6, queries, stride, size, panel, scores); i += 6; break;
+            }
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------ what is kept */
+
+/* The keys of a tile that a row keeps. Lanes behind the last are -inf, at any place. */
+typedef struct {
+    int count;
+    uint8_t at[CHUNK + LANES]; /* their places in the tile */
+    float score[CHUNK + LANES] __attribute__((aligned(64)));
+    float grad[CHUNK + LANES]; /* backward: dS */
+} Kept;
+
+/* What a row keeps of a tile of `count` keys: scores from its threshold up, among its first
+ * `visible` keys. Returns the largest of its scores. */
+INLINE float keep(const float *scores, int64_t count, int64_t visible, float threshold,
+                  Kept *kept) {
+    const int64_t limit = visible < count ? visible : count;
+    const vf bar = splat(threshold), nothing = splat(-INFINITY);
+    vf most = nothing;
+    int found = 0;
+    for (int j = 0; j < CHUNK && j < limit; j += LANES) {
+        vf s = load(scores + j);
+        if (limit - j < LANES) s = choose(first_lanes((int)(limit - j)), s, nothing);
+        most = larger(s, most);
+        found += compress(kept->score + found, kept->at + found, s, s >= bar, j);
+    }
+    store(kept->score + found, nothing);
+    memset(kept->at + found, 0, LANES);
+    kept->count = found;
+    return largest_lane(most)[0];
+}
+
+/* Where LANES keys of a tile were before packing. */
+INLINE vu positions(const Packed *pack, int64_t tile, const uint8_t *at) {
+    vu position;
+    for (int i = 0; i < LANES; i++) position[i] = (uint32_t)pack->position[tile + at[i]];
+    return position;
+}
+
+/* sum = sum * shrink + weight[k] * rows[at[k]] over k, for VECTORS vectors of a row. */
+INLINE void add_vectors(const int vectors, int count, const uint8_t *at, const float *weight,
+                        const float *rows, int64_t stride, float shrink, float *sum) {
+    vf total[8];
+    for (int v = 0; v < vectors; v++) total[v] = load(sum + v * LANES) * shrink;
+    for (int k = 0; k < count; k++) {
+        const vf w = splat(weight[k]);
+        const float *row = rows + at[k] * stride;
+        for (int v = 0; v < vectors; v++) total[v] += w * load(row + v * LANES);
+    }
+    for (int v = 0; v < vectors; v++) store(sum + v * LANES, total[v]);
+}
+
+/* The same for whole rows of `stride` floats, in stretches that fit the registers. Not inlined: in
+ * a large function the loop's counters would live in memory, which doubles its time. */
+static __attribute__((noinline)) void add_rows(int count, const uint8_t *at, const float *weight,
+                                               const float *rows, int64_t stride, float shrink,
+                                               float *sum) {
+    for (int64_t vectors = stride / LANES; vectors > 0; vectors -= 8) {
+        switch (vectors) {
+        case 1: add_vectors(1, count, at, weight, rows, stride, shrink, sum); break;
+        case 2: add_vectors(2, count, at, weight, rows, stride, shrink, sum); break;
+        case 3: add_vectors(3, count, at, weight, rows, stride, shrink, sum); break;
+        case 4: add_vectors(4, count, at, weight, rows, stride, shrink, sum); break;
+        case 5: add_vectors(5, count, at, weight, rows, stride, shrink, sum); break;
+        case 6: add_vectors(6, count, at, weight, rows, stride, shrink, sum); break;
+        case 7: add_vectors(7, count, at, weight, rows, stride, shrink, sum); break;
+        default: add_vectors(8, count, at, weight, rows, stride, shrink, sum); break;
+        }
+        rows += 8 * LANES;
+        sum += 8 * LANES;
+    }
+}
+
+/* --------------------------------------------------------------------------------- dropout */
+
+INLINE uint64_t scramble(uint64_t x) {
+    x ^= x >> 30;
+    x *= 0xbf58476d1ce4e5b9u;
+    x ^= x >> 27;
+    x *= 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+/* 1 / (1 - dropout) or 0 for LANES keys of one query: a hash of seed, row and position, so that
+ * backward finds the same again and no thread needs a generator. `dropout.py` says it in torch. */
+INLINE vf dropout_factor(const Attention *task, uint64_t row_key, vu position) {
+    vu h = (position ^ (uint32_t)row_key) * 0x7feb352du;
+    h = (h ^ h >> 15 ^ (uint32_t)(row_key >> 32)) * 0x846ca68bu;
+    h ^= h >> 16;
+    const vi kept = (vi)(h >> 8) >= (vi){0} + (int32_t)(task->dropout * 16777216.0);
+    return both(kept, splat((float)(1.0 / (1.0 - task->dropout))));
+}
+
+/* What tells query i of a head from other rows; 0 if nothing is to be dropped. */
+INLINE uint64_t dropout_key(const Attention *task, int64_t head, int64_t i) {
+    if (!(task->dropout > 0)) return 0;
+    return scramble(task->seed + 0x9e3779b97f4a7c15u * (uint64_t)(head * task->queries + i + 1));
+}

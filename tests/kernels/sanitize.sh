@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Compiles the kernels with AddressSanitizer and UndefinedBehaviorSanitizer and runs their tests.
+#
+#   tests/kernels/sanitize.sh VENV [pytest arguments]
+#
+# With WIDE_WITHOUT_AVX512 the code of sixteen lanes runs on any processor, as plain instructions.
+# Left out are tests that start processes of their own, and those that measure memory, which the
+# sanitizer holds back on purpose.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+venv=$(realpath -s "$1")
+shift
+CC=${CC:-gcc}
+copy=$PWD/build/sanitize
+
+rm -rf "$copy"
+mkdir -p "$copy"
+cp -r onmt_evsoftmax "$copy"
+rm -f "$copy"/onmt_evsoftmax/kernels/_native*
+objects=()
+for source in onmt_evsoftmax/kernels/c/*.c; do
+  object=$copy/$(basename "$source" .c).o
+  "$CC" -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer \
+    -DWIDE_WITHOUT_AVX512 -fopenmp -fPIC -fvisibility=hidden -fno-math-errno \
+    -Wall -Wextra -Werror -Wno-psabi -c "$source" -o "$object" &
+  objects+=("$object")
+done
+for job in $(jobs -p); do wait "$job"; done
+"$CC" -shared -fsanitize=address,undefined -fopenmp "${objects[@]}" -lm \
+  -o "$copy/onmt_evsoftmax/kernels/_native.so"
+
+export LD_PRELOAD="$("$CC" -print-file-name=libasan.so) $("$CC" -print-file-name=libubsan.so)"
+export ASAN_OPTIONS=detect_leaks=0  # Python's own; ours are tested by memory use
+export PYTHONPATH=$copy
+cd tests/kernels
+"$venv/bin/python" -c "
+from onmt_evsoftmax import kernels
+assert kernels.__file__.startswith('$copy/'), kernels.__file__
+assert kernels.backend() == 'avx512', kernels.backend()"
+"$venv/bin/python" -m pytest "$@" -k 'not leak' \
+  test_row_values.py test_row_specials.py test_row_layouts.py test_leaks_and_threads.py \
+  test_attention_values.py test_attention_specials.py test_attention_dropout.py

@@ -1,0 +1,102 @@
+"""ev-softmax attention where keys are masked, broken, equal, or none at all."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from attention_cases import generator, random
+from compiled import needs_kernels
+
+from onmt_evsoftmax.attention import evsoftmax_attention
+
+
+@needs_kernels
+def test_masked_keys_take_no_part_whatever_they_hold(instruction_set):
+    query, key, value = (random(2, 2, 50, 16, seed=i) for i in range(3))
+    mask = torch.rand(50, generator=generator(3)) < 0.6
+    expected = evsoftmax_attention(query, key[:, :, mask], value[:, :, mask], way="fused")
+    for junk in (math.nan, math.inf, -math.inf, 1e30):
+        key[:, :, ~mask] = value[:, :, ~mask] = junk
+        leaves = [t.clone().requires_grad_() for t in (query, key, value)]
+        out = evsoftmax_attention(*leaves, mask, way="fused")
+        assert torch.equal(out, expected)
+        grads = torch.autograd.grad(out.square().sum(), leaves)
+        assert all(g.isfinite().all() for g in grads)
+        assert (grads[1][:, :, ~mask] == 0).all()
+        assert (grads[2][:, :, ~mask] == 0).all()
+
+
+@pytest.mark.parametrize("way", ["auto", "explicit"])
+def test_nothing_to_attend_to_gives_zeros(way):
+    leaves = [random(2, 2, 9, 8, seed=i).requires_grad_() for i in range(3)]
+    mask = torch.ones(2, 1, 1, 9, dtype=torch.bool)
+    mask[1] = False
+    out = evsoftmax_attention(*leaves, mask, way=way)
+    assert (out[1] == 0).all()
+    assert out[0].abs().sum() > 0
+    for grad in torch.autograd.grad(out.square().sum(), leaves):
+        assert (grad[1] == 0).all()
+        assert grad.isfinite().all()
+    first = mask.clone()
+    first[..., 0] = False  # a causal first query then has no key
+    out = evsoftmax_attention(*leaves, first, is_causal=True, way=way)
+    assert (out[:, :, 0] == 0).all()
+    assert out.isfinite().all()
+
+
+@needs_kernels
+def test_equal_scores_are_averaged(instruction_set):
+    """Rounding may put q · mean(k) above every q · k_j: the row must not come out empty."""
+    for size in (3, 16, 64):
+        query = random(1, 4, 130, size) * 3
+        key = random(1, 4, 1, size, seed=1).expand(1, 4, 70, size)
+        value = random(1, 4, 70, size, seed=2).requires_grad_()
+        out = evsoftmax_attention(query, key, value, way="fused")
+        torch.testing.assert_close(
+            out, value.mean(-2, keepdim=True).expand_as(out), atol=1e-6, rtol=0
+        )
+        (grad,) = torch.autograd.grad(out.sum(), value)
+        torch.testing.assert_close(grad, torch.full_like(grad, 130 / 70), atol=1e-4, rtol=0)
+    out = evsoftmax_attention(torch.zeros(1, 4, 9, 64), random(1, 4, 70, 64), value, way="fused")
+    torch.testing.assert_close(out, value.mean(-2, keepdim=True).expand_as(out))
+
+
+@pytest.mark.parametrize("way", ["auto", "explicit"])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_broken_key_breaks_only_its_own_rows(way, bad):
+    leaves = [random(2, 2, 70, 16, seed=i) for i in range(3)]
+    leaves[1][0, 1, 30, 3] = bad
+    leaves = [t.requires_grad_() for t in leaves]
+    out = evsoftmax_attention(*leaves, is_causal=True, way=way)
+    assert out[0, 1, :30].isfinite().all()
+    assert out[0, 1, 30:].isnan().any(-1).sum() >= 10  # -inf scores are masked, others are NaN
+    others = torch.ones(2, 2, dtype=torch.bool)
+    others[0, 1] = False
+    assert out[others].isfinite().all()
+    for grad in torch.autograd.grad(out.sum(), leaves):
+        assert grad[others].isfinite().all()
+
+
+@needs_kernels
+def test_minus_infinity_scores_are_masked(instruction_set):
+    query = random(1, 1, 20, 4).abs() + 0.1
+    key, value = random(1, 1, 33, 4, seed=1), random(1, 1, 33, 5, seed=2)
+    mask = torch.rand(33, generator=generator(3)) < 0.7
+    key[:, :, ~mask] = -math.inf
+    torch.testing.assert_close(
+        evsoftmax_attention(query, key, value, way="fused"),
+        evsoftmax_attention(query, key, value, mask, way="fused"),
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("way", ["auto", "explicit"])
+def test_half_precision_is_computed_in_float32(dtype, way):
+    tensors = [random(2, 2, 40, 16, seed=i).to(dtype).requires_grad_() for i in range(3)]
+    out = evsoftmax_attention(*tensors, way=way)
+    assert out.dtype == dtype
+    wide = [t.detach().float() for t in tensors]
+    assert torch.equal(out, evsoftmax_attention(*wide, way=way).to(dtype))
+    assert all(g.dtype == dtype for g in torch.autograd.grad(out.sum(), tensors))

@@ -1,0 +1,76 @@
+"""The row kernels as torch operators: torch.compile, vmap, batched gradients."""
+
+from __future__ import annotations
+
+import torch
+from compiled import with_each_instruction_set
+from row_cases import each
+
+from onmt_evsoftmax import functional
+
+pytestmark = with_each_instruction_set
+
+
+@each
+def test_operators_keep_torch_s_rules(name):
+    scores = torch.randn(3, 4, 9, requires_grad=True)
+    mask = torch.rand(3, 1, 9) < 0.8
+    forward = torch.ops.onmt_evsoftmax.rows_forward.default
+    for arguments in ((None, 0.0, True), (mask, 0.0, False), (mask, 1e-3, True)):
+        torch.library.opcheck(forward, (name, scores, *arguments))
+    p = torch.rand(3, 4, 9)
+    backward = torch.ops.onmt_evsoftmax.rows_backward.default
+    torch.library.opcheck(backward, (name, p, torch.randn(3, 4, 9)))
+
+
+@each
+def test_the_operator_has_the_gradient_of_the_function(name):
+    scores = torch.randn(5, 20, dtype=torch.float64, requires_grad=True)
+    p, _ = torch.ops.onmt_evsoftmax.rows_forward(name, scores, None, 0.0, False)
+    weight = torch.randn(5, 20, dtype=torch.float64)
+    (grad,) = torch.autograd.grad((p * weight).sum(), scores)
+    (expected,) = torch.autograd.grad((getattr(functional, name)(scores) * weight).sum(), scores)
+    torch.testing.assert_close(grad, expected)
+
+
+@each
+def test_operators_batch(name):
+    scores, mask = torch.randn(4, 3, 9), torch.rand(4, 3, 9) < 0.7
+    forward = torch.ops.onmt_evsoftmax.rows_forward
+    for in_dims, arguments in (
+        ((0, None), (scores, mask[:1])),
+        ((1, 1), (scores, mask)),
+        ((None, 0), (scores[0], mask)),
+    ):
+        mapped = torch.vmap(lambda s, m: forward(name, s, m, 0.0, True)[0], in_dims)(*arguments)
+        size = arguments[in_dims.index(1) if 1 in in_dims else in_dims.index(0)].size(
+            max(d or 0 for d in in_dims)
+        )
+        for i in range(size):
+            pick = [
+                t if d is None else t.select(d, i) for t, d in zip(arguments, in_dims, strict=True)
+            ]
+            assert torch.equal(mapped[i], forward(name, *pick, 0.0, True)[0])
+
+
+@each
+def test_compiled_code_calls_the_kernel(name):
+    seen = []
+
+    def backend(module, _):
+        seen.extend(str(node.target) for node in module.graph.nodes)
+        return module
+
+    scores = torch.randn(6, 10)
+    compiled = torch.compile(getattr(functional, name), fullgraph=True, backend=backend)
+    assert torch.equal(compiled(scores), getattr(functional, name)(scores))
+    assert any("onmt_evsoftmax" in target for target in seen)
+
+
+def test_batched_gradients():
+    scores = torch.randn(4, 7, requires_grad=True)
+    p = functional.evsoftmax(scores)
+    basis = torch.eye(28).view(28, 4, 7)
+    (batched,) = torch.autograd.grad(p, scores, basis, is_grads_batched=True, retain_graph=True)
+    looped = [torch.autograd.grad(p, scores, g, retain_graph=True)[0] for g in basis]
+    torch.testing.assert_close(batched, torch.stack(looped))

@@ -1,0 +1,79 @@
+"""The row kernels on NaN, infinities, denormals, ties and constant rows."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from compiled import with_each_instruction_set
+from row_cases import REFERENCE, each, generator, scores_of
+
+from onmt_evsoftmax import kernels
+
+pytestmark = with_each_instruction_set
+
+
+@each
+@pytest.mark.parametrize("columns", [1, 7, 8, 33, 128, 129, 600])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_broken_row_is_nan_where_valid_and_stays_alone(name, columns, bad):
+    for place in {0, columns // 2, columns - 1}:
+        scores = scores_of(20, columns)
+        scores[7, place] = bad
+        p, support = kernels.rows_forward(name, scores)
+        assert p[7].isnan().all()
+        assert not support[7].any()
+        others = torch.arange(20) != 7
+        expected, expected_support = kernels.rows_forward(name, scores[others])
+        assert torch.equal(p[others], expected)
+        assert torch.equal(support[others], expected_support)
+        if columns > 2:
+            mask = torch.ones(columns, dtype=torch.bool)
+            mask[1] = False
+            scores[7, 2] = bad
+            masked, _ = kernels.rows_forward(name, scores, mask.view(1, -1))
+            assert masked[7, mask].isnan().all()
+            assert (masked[:, 1] == 0).all()
+
+
+@each
+@pytest.mark.parametrize("columns", [1, 2, 10, 17, 64, 130, 512, 5000])
+def test_constant_rows_are_uniform(name, columns):
+    scores = (torch.randn(64, 1, generator=generator()) * 100).expand(64, columns)
+    for constant in (scores, scores.double(), torch.full((3, columns), 1e-41)):
+        p, support = kernels.rows_forward(name, constant)
+        assert support.all()
+        torch.testing.assert_close(p, torch.full_like(p, 1 / columns), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("columns", [6, 12, 40, 200, 700])
+def test_entries_at_the_mean_are_kept(columns):
+    """Small integers: their sum is exact in any order, so a tie is a tie."""
+    scores = torch.randint(-3, 4, (200, columns), generator=generator()).float()
+    scores[:, 0] -= scores.sum(-1)  # the mean is 0
+    for offset in (0.0, 1024.0):
+        _, support = kernels.rows_forward("evsoftmax", scores + offset)
+        assert torch.equal(support, scores >= 0)
+
+
+@each
+def test_denormal_huge_and_distant_scores(name):
+    base = scores_of(30, 70)
+    for scores in (base * 1e-42, base * 1e-38, base * 1e30, base + 1e4, base * 100):
+        p, support = kernels.rows_forward(name, scores)
+        assert p.isfinite().all()
+        assert support[range(30), scores.argmax(-1)].all()
+        torch.testing.assert_close(p.sum(-1), torch.ones(30), atol=1e-5, rtol=0)
+        for v, s in zip(scores.double().numpy(), support, strict=True):
+            if name == "evsoftmax":
+                assert s.tolist() == REFERENCE[name](v)[1].tolist()
+
+
+@each
+def test_results_have_no_denormal_numbers(name):
+    p, support = kernels.rows_forward(name, scores_of(50, 90) * 30)
+    tiny = (p > 0) & (p < torch.finfo(torch.float32).tiny)
+    if name == "evsoftmax":
+        assert not tiny.any()
+        assert (support & (p == 0)).any()

@@ -1,0 +1,217 @@
+"""Fused attention in OpenNMT-py's models: what the explicit one computes, where nobody reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from bench import IS_35
+from models import LANGUAGE_MODEL, RNN, TRANSFORMER, batch, build, flags, parse
+
+from onmt_evsoftmax import kernels
+from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.opennmt import fused, record_attention
+from onmt_evsoftmax.opennmt.swap import put_normalizers
+
+needs_kernels = pytest.mark.skipif(
+    not kernels.available(),
+    reason="the kernels are not compiled or not in use: install with a C compiler and leave "
+    "ONMT_EVSOFTMAX_BACKEND unset",
+)
+EVSOFTMAX = [*TRANSFORMER, *flags(position_encoding=True, attention_normalizer="evsoftmax")]
+MATRIX = [*LANGUAGE_MODEL, *flags(attention_normalizer="evsoftmax")]
+
+
+@pytest.fixture
+def fused_calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each call of the fused function was causal."""
+    calls: list[bool] = []
+    original = fused.evsoftmax_attention
+
+    def count(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, **rest: Any) -> Any:
+        calls.append(is_causal)
+        return original(query, key, value, mask, is_causal, way="fused", **rest)
+
+    monkeypatch.setattr(fused, "evsoftmax_attention", count)
+    return calls
+
+
+def loss_and_gradients(*arguments: str, training: bool = True) -> dict[str, torch.Tensor]:
+    """Of one batch with padding on both sides."""
+    model = build(*arguments).train(training)
+    source, lengths = batch([9, 4, 1, 6])
+    target, _ = batch([7, 3, 5, 2], seed=1)
+    if getattr(model, "encoder", None) is None:
+        out, _ = model(target, None, lengths)
+    else:
+        out, _ = model(source, target, lengths)
+    loss = model.generator(out).square().mean()
+    loss.backward()
+    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return {"output": out.detach(), "loss": loss.detach(), **found}
+
+
+@needs_kernels
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("model", [EVSOFTMAX, MATRIX], ids=["transformer", "language model"])
+def test_both_ways_give_the_same_loss_and_gradients(
+    fused_calls: list[bool], model: list[str], training: bool
+) -> None:
+    explicit = loss_and_gradients(*model, "-attention_backend", "explicit", training=training)
+    assert not fused_calls
+    quick = loss_and_gradients(*model, training=training)
+    assert quick.keys() == explicit.keys()
+    for name, value in explicit.items():
+        torch.testing.assert_close(quick[name], value, atol=2e-5, rtol=1e-4, msg=name)
+    kinds = len(fused_calls) / 2  # two layers
+    assert kinds == ((3 if training else 2) if model is EVSOFTMAX else (1 if training else 0))
+    if model is EVSOFTMAX:
+        assert fused_calls.count(True) == 2  # the decoder's self-attention
+
+
+@needs_kernels
+def test_training_drops_probabilities(fused_calls: list[bool]) -> None:
+    model = build(*EVSOFTMAX, "-attention_dropout", "0.5").train()
+    source, lengths = batch([9, 4])
+    torch.manual_seed(1)
+    first, _ = model(source, source, lengths)
+    again, _ = model(source, source, lengths)
+    torch.manual_seed(1)
+    repeated, _ = model(source, source, lengths)
+    assert fused_calls
+    assert torch.equal(first, repeated)
+    assert not torch.allclose(first, again)
+    model.update_dropout(0.0, 0.0)
+    assert torch.equal(model(source, source, lengths)[0], model(source, source, lengths)[0])
+
+
+READERS = {
+    "copy attention": flags(copy_attn=True),
+    "guided alignment": flags(lambda_align="0.5", alignment_layer="0"),
+}
+
+
+@needs_kernels
+@pytest.mark.parametrize("reader", READERS)
+def test_what_reads_the_matrix_keeps_it(reader: str, fused_calls: list[bool]) -> None:
+    """The attention to the source, that is; the others are fused all the same."""
+    options = [*EVSOFTMAX, *READERS[reader]]
+    model = build(*options).train()
+    source, lengths = batch([9, 4])
+    _, attention = model(source, source, lengths)
+    assert attention["std"].shape == (2, 8, 9)
+    assert len(fused_calls) == 4
+    plain = build(*EVSOFTMAX).train()
+    assert plain(source, source, lengths)[1]["std"].numel() == 0
+    assert plain.eval()(source, source, lengths)[1]["std"].shape == (2, 8, 9)
+
+
+@needs_kernels
+def test_recorders_see_every_attention(fused_calls: list[bool]) -> None:
+    model = build(*EVSOFTMAX)
+    source, lengths = batch([9, 4])
+    with record_attention(model) as records:
+        model(source, source, lengths)
+    assert not fused_calls
+    assert len(records) == 6
+    assert all(record.probabilities.numel() for record in records)
+    model(source, source, lengths)
+    assert len(fused_calls) == 4
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("options", "fused_line"),
+    [
+        ([], "encoder, decoder, context in training"),
+        (["-attention_backend", "fused"], "encoder, decoder, context in training"),
+        (["-attention_backend", "explicit"], "none"),
+        (["-copy_attn"], "encoder, decoder"),
+        (["-context_attention_normalizer", "sparsemax"], "encoder, decoder"),
+    ],
+)
+def test_the_start_up_line_says_which(options: list[str], fused_line: str) -> None:
+    arguments = [*EVSOFTMAX, *options]
+    report = put_normalizers(build(*EVSOFTMAX), parse(*arguments))
+    assert str(report).endswith(f"kernels on CPU; fused attention: {fused_line}")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (flags(attention_normalizer="sparsemax"), "only evsoftmax"),
+        (
+            flags(
+                attention_normalizer="evsoftmax",
+                context_attention_normalizer="softmax",
+                max_relative_positions=4,
+            ),
+            "position terms|not compiled",
+        ),
+        ([], "no attention is evsoftmax"),
+    ],
+)
+def test_forcing_what_is_impossible_is_refused(options: list[str], says: str) -> None:
+    with pytest.raises(UserError, match=f"attention_backend: fused is not possible here: .*{says}"):
+        build(*TRANSFORMER, *options, "-attention_backend", "fused")
+    with pytest.raises(UserError, match=r"attention_backend: .*fused"):
+        parse("-attention_backend", "fusde")
+
+
+def test_what_is_not_fused_is_computed_all_the_same() -> None:
+    """Positions in the scores, eps, an RNN: built and run as ever."""
+    source, lengths = batch([9, 4])
+    for options in (
+        flags(attention_normalizer="evsoftmax", max_relative_positions=4),
+        flags(attention_normalizer="evsoftmax", attention_eps=0.1),
+        *([flags(attention_normalizer="evsoftmax", max_relative_positions=-1)] if IS_35 else []),
+    ):
+        both = [
+            build(*TRANSFORMER, *options, "-attention_backend", how).train()
+            for how in ("auto", "explicit")
+        ]
+        auto, explicit = (model(source, source, lengths)[0] for model in both)
+        torch.testing.assert_close(auto, explicit, atol=1e-5, rtol=1e-4)
+    build(*RNN, "-global_attention_function", "evsoftmax")
+
+
+def test_masks_are_read_as_padding_and_future() -> None:
+    padding = torch.tensor([[False, False, False], [False, True, True]])[:, None, None, :]
+    future = torch.ones(3, 3, dtype=torch.bool).triu(1)
+    assert fused.read_mask(None) == (None, False)
+    included, is_causal = fused.read_mask(padding)
+    assert torch.equal(included, ~padding)
+    assert not is_causal
+    included, is_causal = fused.read_mask(padding | future)
+    assert torch.equal(included, ~padding)
+    assert is_causal
+    window = padding | future | ~torch.ones(3, 3, dtype=torch.bool).triu(-1)
+    assert fused.read_mask(window) is None
+    for whole in (padding.expand(2, 1, 4, 3), padding.expand(2, 1, 4, 3).contiguous()):
+        included, is_causal = fused.read_mask(whole)
+        assert torch.equal(included, ~padding)
+        assert not is_causal
+    assert fused.read_mask((padding | future)[..., 1:, :]) is None
+
+
+@needs_kernels
+def test_translations_are_the_same_both_ways(bench: Any) -> None:
+    model = bench.train("fused", attention_normalizer="evsoftmax", attention_dropout=[0.0])
+    assert "fused attention: encoder, decoder, context in training" in bench.log("fused")
+    name = "explicit"
+    other = bench.train(
+        name,
+        attention_normalizer="evsoftmax",
+        attention_dropout=[0.0],
+        attention_backend="explicit",
+    )
+    assert "fused attention: none" in bench.log(name)
+    # Two trainings may part by rounding; one model translates the same, also with its matrix read.
+    both = [bench.translate(model, "-attention_backend", how) for how in ("auto", "explicit")]
+    assert both[0] == both[1]
+    both = [bench.translate(other, "-attention_backend", how) for how in ("fused", "explicit")]
+    assert both[0] == both[1]
+    assert bench.translate(model, "-replace_unk") == bench.translate(
+        model, "-replace_unk", "-attention_backend", "explicit"
+    )

@@ -1,0 +1,133 @@
+"""The benchmark measures what it says, in turns, and reports it as text, JSON and a plot."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from onmt_evsoftmax.bench import attention, command, endtoend, report, rows, scaling
+from onmt_evsoftmax.bench.timing import Result, interleaved
+from onmt_evsoftmax.console import UserError
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All parts but endtoend, on shapes that take no time."""
+    monkeypatch.setattr(rows, "SHAPES", ((8, 32), (4, 1024)))
+    monkeypatch.setattr(attention, "SHAPES", ((2, 2, 16),))
+    monkeypatch.setattr(attention, "DENSITIES", (0.2,))
+    monkeypatch.setattr(attention, "density_cases", lambda: [])
+    monkeypatch.setattr(scaling, "LENGTHS", (1024, 2048))
+
+
+def test_functions_take_turns():
+    calls = []
+    functions = {name: lambda name=name: calls.append(name) for name in "abc"}
+    medians = interleaved(functions, seconds=0.0, least=3)
+    assert calls == list("abc" + "abc" + "bca" + "cab")  # a round to warm up comes first
+    assert medians.keys() == functions.keys()
+    assert all(seconds >= 0 for seconds in medians.values())
+
+
+def test_medians_tell_fast_from_slow():
+    small, large = torch.randn(10), torch.randn(2_000_000)
+    medians = interleaved({"small": small.exp, "large": large.exp}, seconds=0.0, least=7)
+    assert medians["large"] > 5 * medians["small"]
+
+
+def test_targets_are_bounds_from_the_right_side():
+    def result(value: float, unit: str) -> Result:
+        return Result("p", "c", "n", "peer", None, value, unit, target_both=0.98)
+
+    assert result(1.0, "time").missed
+    assert not result(0.9, "time").missed
+    assert result(0.9, "tokens per second").missed
+    assert not result(1.0, "tokens per second").missed
+    assert not Result("p", "c", "n", "peer", 9.0, 9.0).missed
+
+
+def test_growth_finds_the_power():
+    lengths = [1024, 2048, 4096]
+    assert scaling.exponent(lengths, [3e-9 * t**2 for t in lengths]) == pytest.approx(2)
+    results = [
+        Result("length", f"1,2,{t}", "evsoftmax", "torch SDPA", 1, 0.5, peer_both=t**2.0)
+        for t in lengths
+    ]
+    (peer, ours) = report.growth(results)
+    assert peer == "torch SDPA: seconds, both passes grow as T^2.00"
+    assert ours == "evsoftmax: seconds, both passes grow as T^2.00 (2 expected)"
+
+
+@pytest.mark.parametrize("density", attention.DENSITIES)
+def test_densities_are_what_they_say(density):
+    query, key, _ = attention.tensors(attention.Case((1, 1, 512), "no mask", density), seed=0)
+    assert attention.density_of(query, key) == pytest.approx(density, rel=0.2)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_the_command_measures_prints_and_writes(tmp_path, capsys):
+    data, plot = tmp_path / "bench.json", tmp_path / "growth.png"
+    parts = ["rows", "attention", "length"]
+    arguments = ["--only", *parts, "--seconds", "0", "--json", str(data), "-o", str(plot)]
+    assert command.main(arguments) == 0
+    printed = capsys.readouterr()
+    assert "torch.softmax" in printed.out
+    assert "grow as T^" in printed.out
+    stored = json.loads(data.read_text())
+    assert stored["machine"]["torch"] == torch.__version__
+    assert {record["part"] for record in stored["results"]} == set(parts)
+    names = {record["name"] for record in stored["results"] if record["part"] == "rows"}
+    assert names >= {"evsoftmax", "evsoftmax, masked", "sparsemax", "entmax15", *rows.LIBRARY}
+    cases = [record["case"] for record in stored["results"] if record["part"] == "attention"]
+    assert {case.split(" ", 1)[1] for case in cases} == set(attention.MASKS)
+    for record in stored["results"]:
+        assert record["forward"] > 0
+        assert record["both"] > 0
+        assert record["peer_both"] > 0
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads Linux's /proc")
+def test_peak_memory_is_that_of_the_matrix():
+    """The explicit way holds several matrices of scores at once, the fused one none."""
+    (explicit,) = (
+        r for r in scaling.measure_memory(2048, 0.0, 0) if r.name == "evsoftmax, explicit"
+    )
+    matrix = scaling.HEADS * 2048 * 2048 * 4
+    assert explicit.both * explicit.peer_both > 2 * matrix
+    assert explicit.peer_both < matrix
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--only", "rows", "-o", "plot.png"], "nothing to plot"),
+        (["-o", "plot.xls"], "use .png"),
+        (["--threads", "0"], "at least 1"),
+    ],
+)
+def test_refusals_come_before_the_measuring(arguments, says):
+    with pytest.raises(UserError, match=says):
+        command.main(arguments)
+
+
+def test_end_to_end_says_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(UserError, match="install OpenNMT-py"):
+        endtoend._train(tmp_path, endtoend.PEER, 0)
+
+
+def test_help_names_the_parts():
+    done = subprocess.run(
+        [sys.executable, "-m", "onmt_evsoftmax", "bench", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for part in command.PARTS:
+        assert f"  {part}" in done.stdout
