@@ -31,6 +31,8 @@ METRICS = {
     "total_variation": ("total variation", 3),
     "legacy": ("legacy distance", 4),
     "modes": ("modes per query", 1),
+    "modes_start": ("modes at start", 1),
+    "prior_moved": ("prior moved", 3),
     "digits": ("digits of 10", 1),
     "seconds_per_epoch": ("s / epoch", 1),
 }
@@ -153,6 +155,8 @@ def job(
     queries = F.one_hot(data.train.labels % 2, len(QUERIES)).float()
     model = CVAE(images.size(1), c).to(run.device)
     methods = methods_of(normalizer)
+    with torch.no_grad():  # a checkpoint is read by `train`, so these are the untrained ones
+        initial = {method: model.prior_of(method) for method in methods}
 
     def loss(batch: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         return elbo_loss(model, normalizer, c, images[batch], queries[batch])
@@ -172,13 +176,19 @@ def job(
     with torch.no_grad():
         for method in methods:
             prior, support = model.prior_of(method)
+            prior_start, support_start = initial[method]
             metrics = judge(model, method, classifier, shape)
+            # What training did to the prior: a support that never moved is no finding.
+            metrics["modes_start"] = float(support_start.double().sum(-1).mean())
+            metrics["prior_moved"] = float(distances.total_variation(prior, prior_start).mean())
             metrics["seconds_per_epoch"] = seconds_per_epoch(run, "cvae")
             results[method] = {
                 "metrics": metrics,
                 "classifier_accuracy": accuracy,
                 "prior": prior.tolist(),
                 "support": support.tolist(),
+                "prior_start": prior_start.tolist(),
+                "support_start": support_start.tolist(),
                 "images": model.images().reshape(-1, *shape).mul(255).round().int().tolist(),
                 "history": [
                     {"step": entry["step"], **_of(entry, f"{method} ")} for entry in history
