@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from onmt_evsoftmax.functional import posthoc_evidential
 from onmt_evsoftmax.vae import distances, latent
 from onmt_evsoftmax.vae.classifier import DigitClassifier, train_classifier
 from onmt_evsoftmax.vae.configuration import check_names, check_positive
@@ -86,21 +85,13 @@ class CVAE(nn.Module):
     def prior_of(self, method: str) -> tuple[Tensor, Tensor]:
         """p(z | y) (2, K) of each query, and its support; ``posthoc`` sparsifies softmax's."""
         queries = torch.eye(len(QUERIES)).to(next(self.parameters()))
-        if method == "posthoc":
-            last = self.prior[-1]
-            assert isinstance(last, nn.Linear)
-            features = self.prior[:-1](queries)
-            return posthoc_evidential(features, last.weight, last.bias, return_support=True)
-        return latent.exact(method, self.prior(queries))
+        last = self.prior[-1]
+        assert isinstance(last, nn.Linear)
+        return latent.of_layer(method, self.prior[:-1](queries), last.weight, last.bias)
 
 
 def _perceptron(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
-
-
-def methods_of(normalizer: str) -> list[str]:
-    """What one trained model is evaluated as: a softmax model also gives post-hoc evidential."""
-    return ["softmax", "posthoc"] if normalizer == "softmax" else [normalizer]
 
 
 def elbo_loss(
@@ -154,7 +145,7 @@ def job(
     images = data.train.unit().flatten(1)
     queries = F.one_hot(data.train.labels % 2, len(QUERIES)).float()
     model = CVAE(images.size(1), c).to(run.device)
-    methods = methods_of(normalizer)
+    methods = latent.methods_of(normalizer)
     with torch.no_grad():  # a checkpoint is read by `train`, so these are the untrained ones
         initial = {method: model.prior_of(method) for method in methods}
 

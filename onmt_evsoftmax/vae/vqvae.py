@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,13 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
 
-from onmt_evsoftmax.functional import posthoc_evidential
 from onmt_evsoftmax.normalizers import get_loss
 from onmt_evsoftmax.vae import latent
 from onmt_evsoftmax.vae.autoencoder import VQVAE, usage
 from onmt_evsoftmax.vae.configuration import check_names, check_positive
 from onmt_evsoftmax.vae.data import DataSet, Images
-from onmt_evsoftmax.vae.pixelcnn import Distribution, PixelCNN
+from onmt_evsoftmax.vae.pixelcnn import PixelCNN
 from onmt_evsoftmax.vae.training import Run, Schedule, seconds_per_epoch, train
 from onmt_evsoftmax.vae.wideresnet import WideResNet, augment, top_accuracy
 
@@ -232,15 +232,6 @@ def _fit_prior(
 # --- stage 3 --------------------------------------------------------------------------------------
 
 
-def distribution(method: str) -> Distribution:
-    """How a pixel's code is drawn: exact and sparse; ``posthoc`` sparsifies a softmax layer."""
-    if method == "posthoc":
-        return lambda features, weight, bias: posthoc_evidential(
-            features, weight, bias, return_support=True
-        )
-    return lambda features, weight, bias: latent.exact(method, F.linear(features, weight, bias))
-
-
 @torch.no_grad()
 def generate(
     run: Run, prior: PixelCNN, method: str, shape: tuple[int, int], classes: int, each: int
@@ -251,7 +242,7 @@ def generate(
     codes, sizes = [], []
     parts = labels.split(500)
     for part in tqdm(parts, desc=f"{run.folder.name} samples {method}", mininterval=5):
-        drawn, support = prior.sample(part, shape, distribution(method), generator)
+        drawn, support = prior.sample(part, shape, partial(latent.of_layer, method), generator)
         codes.append(drawn)
         sizes.append(support)
     return torch.cat(codes), labels, float(torch.cat(sizes).double().mean())
@@ -273,7 +264,7 @@ def job(
     shape = (encoded[0].pixels.size(1), encoded[0].pixels.size(2))
     history = found.pop("history")
     results: dict[str, dict[str, Any]] = {}
-    for method in ["softmax", "posthoc"] if normalizer == "softmax" else [normalizer]:
+    for method in latent.methods_of(normalizer):
         codes, labels, support = generate(run, prior, method, shape, classes, c.samples_per_class)
         with torch.no_grad():
             images = _in_parts(autoencoder.decode, codes)
