@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from onmt_evsoftmax.vae import distances, latent
 from onmt_evsoftmax.vae.classifier import DigitClassifier, train_classifier
-from onmt_evsoftmax.vae.configuration import check_names, check_positive
+from onmt_evsoftmax.vae.configuration import check_data, check_names, check_numbers
 from onmt_evsoftmax.vae.data import DataSet
 from onmt_evsoftmax.vae.training import Run, Schedule, seconds_per_epoch, train
 
@@ -62,7 +62,8 @@ class Configuration:
 
     def __post_init__(self) -> None:
         check_names(self.normalizers)
-        check_positive(self, "epochs", "batch_size", "learning_rate", "temperature", "eps")
+        check_data(self.data, "digits", "mnist")
+        check_numbers(self, "kl_weight")
 
 
 class CVAE(nn.Module):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from onmt_evsoftmax.console import unknown_name
 from onmt_evsoftmax.normalizers import get_loss
 from onmt_evsoftmax.vae import latent
-from onmt_evsoftmax.vae.configuration import check_names, check_positive
+from onmt_evsoftmax.vae.configuration import check_data, check_names, check_numbers
 from onmt_evsoftmax.vae.data import DataSet
 from onmt_evsoftmax.vae.estimators import ESTIMATORS, Estimator
 from onmt_evsoftmax.vae.semisupervised import SSVAE, labelled_loss, unlabelled_loss
@@ -63,7 +63,10 @@ class Configuration:
         for name in self.estimators:
             if name not in ESTIMATORS:
                 raise ValueError(unknown_name("estimator", name, ESTIMATORS))
-        check_positive(self, "epochs", "batch_size", "learning_rate", "temperature")
+        check_data(self.data, "digits", "mnist")
+        check_numbers(self, "normalizers", "estimators", "pretraining_epochs", "unlabelled_weight")
+        if not self.normalizers and not self.estimators:
+            raise ValueError("normalizers and estimators are both empty: list a method")
         if not 0 < self.labelled < 1:
             raise ValueError(f"labelled must be between 0 and 1, not {self.labelled}")
 

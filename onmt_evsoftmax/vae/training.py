@@ -234,5 +234,6 @@ def _watch(run: Run, stage: str, step: int) -> Iterator[Callable[[dict[str, Any]
             for name, value in entry.items():
                 if isinstance(value, (int, float)) and name not in ("step", "epoch"):
                     writer.add_scalar(f"{stage}/{name}", value, entry["step"])
+            writer.flush()  # so that a kill loses nothing that a checkpoint holds
 
         yield write

@@ -17,14 +17,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
 
+from onmt_evsoftmax.console import UserError
 from onmt_evsoftmax.normalizers import get_loss
 from onmt_evsoftmax.vae import latent
 from onmt_evsoftmax.vae.autoencoder import VQVAE, usage
-from onmt_evsoftmax.vae.configuration import check_names, check_positive
-from onmt_evsoftmax.vae.data import DataSet, Images
+from onmt_evsoftmax.vae.configuration import check_data, check_names, check_numbers
+from onmt_evsoftmax.vae.data import DATA_SETS, DataSet, Images
 from onmt_evsoftmax.vae.pixelcnn import PixelCNN
 from onmt_evsoftmax.vae.training import Run, Schedule, seconds_per_epoch, train
-from onmt_evsoftmax.vae.wideresnet import WideResNet, augment, top_accuracy
+from onmt_evsoftmax.vae.wideresnet import WideResNet, augment, check_depth, top_accuracy
 
 #: Threads that pay on a CPU.
 THREADS = 2
@@ -86,9 +87,9 @@ class Configuration:
         check_names(self.normalizers)
         for name in self.normalizers:
             get_loss(name)
-        check_positive(self, "epochs", "batch_size", "codes", "downsamplings", "samples_per_class")
-        if not self.learning_rates:
-            raise ValueError("learning_rates must list at least one")
+        check_data(self.data, *DATA_SETS)
+        check_numbers(self, "classes", "image_size", "commitment")
+        check_depth(self.wideresnet_depth)
 
 
 def signed(pixels: Tensor) -> Tensor:
@@ -108,7 +109,7 @@ def train_autoencoder(run: Run, c: Configuration, data: DataSet) -> tuple[VQVAE,
     run.seed_stage("autoencoder")
     channels, height, width = data.train.pixels.shape[1:]
     if height % 2**c.downsamplings or width % 2**c.downsamplings:
-        raise ValueError(
+        raise UserError(
             f"images of {height} × {width} cannot be halved {c.downsamplings} times; "
             "change downsamplings or image_size"
         )
