@@ -17,7 +17,7 @@ from onmt_evsoftmax.vae import distances, latent
 from onmt_evsoftmax.vae.classifier import DigitClassifier, train_classifier
 from onmt_evsoftmax.vae.configuration import check_data, check_names, check_numbers
 from onmt_evsoftmax.vae.data import DataSet
-from onmt_evsoftmax.vae.training import Run, Schedule, seconds_per_epoch, train
+from onmt_evsoftmax.vae.training import SECONDS, Run, Schedule, seconds_per_epoch, train
 
 QUERIES = ("even", "odd")
 
@@ -33,7 +33,7 @@ METRICS = {
     "modes_start": ("modes at start", 1),
     "prior_moved": ("prior moved", 3),
     "digits": ("digits of 10", 1),
-    "seconds_per_epoch": ("s / epoch", 1),
+    **SECONDS,
 }
 
 
@@ -173,7 +173,7 @@ def job(
             # What training did to the prior: a support that never moved is no finding.
             metrics["modes_start"] = float(support_start.double().sum(-1).mean())
             metrics["prior_moved"] = float(distances.total_variation(prior, prior_start).mean())
-            metrics["seconds_per_epoch"] = seconds_per_epoch(run, "cvae")
+            metrics.update(seconds_per_epoch(run, "cvae"))
             results[method] = {
                 "metrics": metrics,
                 "classifier_accuracy": accuracy,

@@ -19,7 +19,7 @@ from onmt_evsoftmax.vae.configuration import check_data, check_names, check_numb
 from onmt_evsoftmax.vae.data import DataSet
 from onmt_evsoftmax.vae.estimators import ESTIMATORS, Estimator
 from onmt_evsoftmax.vae.semisupervised import SSVAE, labelled_loss, unlabelled_loss
-from onmt_evsoftmax.vae.training import Run, Schedule, seconds_per_epoch, train
+from onmt_evsoftmax.vae.training import SECONDS, Run, Schedule, seconds_per_epoch, train
 
 #: Threads that pay on a CPU.
 THREADS = 1
@@ -30,7 +30,7 @@ METRICS = {
     "calls_training": ("decoder calls, training", 2),
     "calls_test": ("decoder calls, test", 2),
     "pretrained_accuracy": ("labels only %", 2),
-    "seconds_per_epoch": ("s / epoch", 2),
+    **SECONDS,
 }
 
 
@@ -204,6 +204,6 @@ def job(
         results[method] = {"metrics": metrics, "history": []}
         if method != "posthoc":  # nothing is trained with it: it is softmax's model
             metrics["calls_training"] = history[-1]["calls"]
-            metrics["seconds_per_epoch"] = seconds_per_epoch(run, "ssvae")
+            metrics.update(seconds_per_epoch(run, "ssvae"))
             results[method]["history"] = history
     return results

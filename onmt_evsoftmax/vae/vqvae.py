@@ -24,7 +24,7 @@ from onmt_evsoftmax.vae.autoencoder import VQVAE, usage
 from onmt_evsoftmax.vae.configuration import check_data, check_names, check_numbers
 from onmt_evsoftmax.vae.data import DATA_SETS, DataSet, Images
 from onmt_evsoftmax.vae.pixelcnn import PixelCNN
-from onmt_evsoftmax.vae.training import Run, Schedule, seconds_per_epoch, train
+from onmt_evsoftmax.vae.training import SECONDS, Run, Schedule, seconds_per_epoch, train
 from onmt_evsoftmax.vae.wideresnet import WideResNet, augment, check_depth, top_accuracy
 
 #: Threads that pay on a CPU.
@@ -43,7 +43,7 @@ METRICS = {
     "real_top10": ("real acc-10", 1),
     "codes_used": ("codes used", 0),
     "perplexity": ("perplexity", 1),
-    "seconds_per_epoch": ("s / epoch", 1),
+    **SECONDS,
 }
 
 _TOPS = (1, 5, 10)
@@ -191,7 +191,7 @@ def train_prior(
         found = {
             "prior_loss": history[-1]["test_loss"],
             "learning_rate": rate,
-            "seconds_per_epoch": seconds_per_epoch(run, stage),
+            **seconds_per_epoch(run, stage),
             "history": history,
         }
         if best is None or found["prior_loss"] < best[1]["prior_loss"]:
