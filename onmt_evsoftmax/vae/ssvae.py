@@ -47,7 +47,7 @@ class Configuration:
     shared_seed: int = 0
     labelled: float = 0.1
     pretraining_epochs: int = 100
-    epochs: int = 30
+    epochs: int = 20
     batch_size: int = 64
     learning_rate: float = 5e-4
     unlabelled_weight: float = 0.0
