@@ -50,7 +50,7 @@ class Configuration:
     epochs: int = 20
     batch_size: int = 64
     learning_rate: float = 5e-4
-    unlabelled_weight: float = 0.0
+    unlabelled_weight: float = 0.5
     temperature: float = 0.67
     classifier_hidden: int = 256
     hidden: int = 128
