@@ -181,7 +181,7 @@ def test_posthoc_accuracy_is_that_of_softmax():
     x, labels = torch.rand(50, 16, dtype=torch.float64).round(), torch.arange(50) % 10
     dense, sparse = (ssvae.judge(model, m, x, labels) for m in ("softmax", "posthoc"))
     assert dense["accuracy"] == sparse["accuracy"]
-    assert dense["calls_test"] == 10 > sparse["calls_test"]
+    assert dense["support_test"] == 10 > sparse["support_test"]
 
 
 # --- PixelCNN -------------------------------------------------------------------------------------

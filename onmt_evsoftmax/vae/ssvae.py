@@ -27,8 +27,8 @@ THREADS = 1
 #: Metric → (title, decimals), in the order of the table.
 METRICS = {
     "accuracy": ("accuracy %", 2),
-    "calls_training": ("decoder calls, training", 2),
-    "calls_test": ("decoder calls, test", 2),
+    "calls_training": ("decoder calls", 2),
+    "support_test": ("support, test", 2),
     "pretrained_accuracy": ("labels only %", 2),
     **SECONDS,
 }
@@ -95,7 +95,7 @@ def judge(model: SSVAE, method: str, x: Tensor, labels: Tensor) -> dict[str, flo
     last = model.scores
     q, support = latent.of_layer(method, model.features(x), last.weight, last.bias)
     right = (q.argmax(-1) == labels).double().mean()
-    return {"accuracy": 100 * float(right), "calls_test": float(support.double().sum(-1).mean())}
+    return {"accuracy": 100 * float(right), "support_test": float(support.double().sum(-1).mean())}
 
 
 class Task:
