@@ -22,7 +22,7 @@ from vae_data import write_mnist, write_tiny_imagenet
 
 from onmt_evsoftmax.console import UserError
 from onmt_evsoftmax.vae import __main__ as command
-from onmt_evsoftmax.vae import configuration, cvae, ssvae, training, vqvae
+from onmt_evsoftmax.vae import configuration, cvae, figures, ssvae, training, vqvae
 from onmt_evsoftmax.vae.table import Cell, Table
 
 ROOT = Path(__file__).parents[1]
@@ -174,6 +174,15 @@ def test_vqvae_on_tiny_imagenet(tmp_path):
     assert content["classes"] == ["thing 0", "thing 1", "thing 2"]
     assert torch.tensor(content["samples"]).shape == (3, 5, 3, 16, 16)
     assert 1 <= content["metrics"]["support"] < 64
+
+
+def test_sampled_images_are_named_by_class_and_method():
+    samples = torch.zeros(2, 5, 1, 4, 4, dtype=torch.int).tolist()
+    content = {"classes": ["goldfish", "bee"], "samples": samples}
+    methods = {"evsoftmax": content, "softmax": content}
+    figure = figures.sampled_images([{"seed": 1, "methods": methods}])
+    assert [axes.get_title() for axes in figure.axes] == ["goldfish", "bee", "", ""]
+    assert [axes.get_ylabel() for axes in figure.axes[::2]] == ["softmax", "ev-softmax"]
 
 
 def test_a_run_is_deterministic_and_seeds_differ(tmp_path):

@@ -163,21 +163,19 @@ def sampled_images(results: Results) -> Any:
     methods = _by_method(results)
     names = next(iter(methods.values()))[0]["classes"]
     figure, grid = pyplot.subplots(
-        len(methods), len(names), figsize=(2.6 * len(names), 0.75 * len(methods)), squeeze=False
+        len(methods), len(names), figsize=(2.6 * len(names), 0.6 * len(methods)), squeeze=False
     )
+    for axes, name in zip(grid[0], names, strict=True):
+        axes.set_title(name, fontsize=9)
     for row, (method, contents) in zip(grid, methods.items(), strict=True):
-        for axes, name, images in zip(row, names, contents[0]["samples"], strict=True):
+        for axes, images in zip(row, contents[0]["samples"], strict=True):
             strip = numpy_row([_picture(image) for image in images])
-            axes.imshow(strip, cmap="gray_r", vmin=0, vmax=255, aspect="equal")
-            axes.set_xticks([])
-            axes.set_yticks([])
-            for side in axes.spines.values():
-                side.set_visible(False)
-            if row is grid[0]:
-                axes.set_title(name, fontsize=9)
+            axes.imshow(strip, cmap="gray_r", vmin=0, vmax=255)
+            axes.set(xticks=[], yticks=[])
+            axes.spines[:].set_visible(False)
         label = TITLES.get(method, method)
         row[0].set_ylabel(label, fontsize=9, rotation=0, ha="right", va="center")
-    figure.tight_layout(pad=0.3)
+    figure.tight_layout(pad=0.3, h_pad=0.4, w_pad=1.5)
     return figure
 
 
