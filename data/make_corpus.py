@@ -4,9 +4,9 @@ Example:
     python data/make_corpus.py -o runs/demo/data --seed 1
 
 For each of train, valid, test and test-hard, six parallel files: NAME.en and NAME.de (tokens
-separated by spaces, for BPE), NAME.align (i-j pairs of token numbers from 0, English-German),
-NAME.tags (the constructions in the sentence), and NAME.detok.en and NAME.detok.de (as people write,
-for scoring). data/README.md says what is in them.
+separated by spaces and truecased, for BPE), NAME.align (i-j pairs of token numbers from 0,
+English-German), NAME.tags (the constructions in the sentence), and NAME.detok.en and NAME.detok.de
+(as people write, for scoring). data/README.md says what is in them.
 """
 
 from __future__ import annotations

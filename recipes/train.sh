@@ -74,8 +74,8 @@ translate() {
 # By the subwords that were prepared: SentencePiece keeps spaces, BPE is of tokenised text.
 how_to_decode() {
     if [[ -e $OUTPUT/data/spm.model ]]; then echo --kind sentencepiece
-    elif [[ -e $OUTPUT/data/bpe.codes ]]; then echo --kind bpe --detokenise de
-    else echo --kind words --detokenise de
+    elif [[ -e $OUTPUT/data/bpe.codes ]]; then echo --kind bpe --detokenise de ${TRUECASED:+--truecased}
+    else echo --kind words --detokenise de ${TRUECASED:+--truecased}
     fi
 }
 

@@ -68,14 +68,6 @@ class Part:
     first: bool
 
     @property
-    def lowered(self) -> list[str]:
-        """The tokens, the first one in lower case if only the sentence made it a capital."""
-        head = self.tokens[0]
-        if self.first and head not in NAMES and head not in NOUNS:
-            head = head[0].lower() + head[1:]
-        return [head, *self.tokens[1:]]
-
-    @property
     def text(self) -> str:
         return " ".join(self.tokens)
 
@@ -105,7 +97,7 @@ def subordinate(part: Part, tags: set[str]) -> bool:
         return True
     if is_infinitive(part) or (part.first and "subordinate-first" not in tags):
         return False
-    return part.lowered[0] in SUBORDINATORS
+    return part.tokens[0] in SUBORDINATORS
 
 
 def is_infinitive(part: Part) -> bool:
@@ -125,20 +117,17 @@ def _order_faults(
     if len(parts) > 1 or tags & {"imperative", "vocative"}:
         return []
     if "question-polar" in tags:
-        verb = part.tokens[0].lower()
-        return [] if verb in FINITE else [f"question without its verb: {part.text}"]
-    other = [part.tokens[0].lower(), *part.tokens[1:]]  # *Junge Hunde*: no boy, but young
-    for place in range(1, len(other)):
-        whole = one_constituent(part.lowered[:place]) or one_constituent(other[:place])
-        if whole and part.tokens[place] in FINITE:
+        return [] if part.tokens[0] in FINITE else [f"question without its verb: {part.text}"]
+    for place in range(1, len(part.tokens)):
+        if one_constituent(part.tokens[:place]) and part.tokens[place] in FINITE:
             return [] if mark == "?" else _subject_faults(part, place)
     return [f"the verb is not second: {part.text}"]
 
 
 def _subject_faults(part: Part, place: int) -> list[str]:
     """Check a subject before the verb: it is in the nominative, and plural verbs end in -n."""
-    first = " ".join(part.lowered[:place])
-    read = phrase_at(part.lowered, 0)
+    first = " ".join(part.tokens[:place])
+    read = phrase_at(part.tokens, 0)
     if not read or read[0] != place or first in FIXED:
         return []
     genders = {gender for gender, case in read[1] if case == "nom"}
@@ -218,7 +207,7 @@ def phrase_at(tokens: list[str], start: int) -> tuple[int, set[Reading], list[st
 def _phrase_faults(part: Part, conjunction: bool) -> list[str]:
     """Check agreement in every noun phrase, and the case after every preposition."""
     found: list[str] = []
-    tokens = part.lowered
+    tokens = list(part.tokens)
     index = 0
     if part.relative:
         index = 2 if tokens[0] in GOVERNED else 1

@@ -100,7 +100,9 @@ def test_detokenised_files_are_the_same_sentences(made: dict) -> None:
         for source, target, _, _, plain_source, plain_target in lines:
             for tokens, plain in ((source, plain_source), (target, plain_target)):
                 assert not re.search(r" [,.?!]| 's", plain)
-                assert re.sub(r"([,.?!]|'s\b)", r" \1", plain) == tokens
+                assert plain[0].isupper()
+                written = re.sub(r"([,.?!]|'s\b)", r" \1", plain)
+                assert written == tokens[0].upper() + tokens[1:]
 
 
 # ---- alignments ---------------------------------------------------------------------------------

@@ -22,12 +22,12 @@ FINITE = (*TIMES, "modal")
 
 INFINITIVE = Wish(("present",), negation=0, adverbials=0, front=False, frequency=False)
 # Training has no modal verb in a relative clause; only the hard test set does.
-RELATIVE = Wish(TIMES, negation=0.08, adverbials=0.3, front=False)
+RELATIVE = Wish(TIMES, negation=0.08, adverbials=0.2, front=False)
 
 
 def relative(draw: ClauseDraw) -> Sentence:
     """Draw a main clause with a relative clause at its subject or at its last complement."""
-    return sentence(with_relative(draw, draw.clause(Wish(negation=0.08, adverbials=0.3))))
+    return sentence(with_relative(draw, draw.clause(Wish(negation=0.08, adverbials=0.2))))
 
 
 Extend = Callable[[Clause], Clause]
@@ -112,12 +112,12 @@ def clause_pair(draw: ClauseDraw) -> tuple[Conjunction, Clause, Clause, bool]:
     free = conjunction[2] is FREE
     outer, inner = draw.dice.pick(conjunction[2])
     first = draw.dice.chance(0.45)
-    wish = Wish((outer,), negation=0.1, adverbials=0.35, front=not first, past_modal=free)
+    wish = Wish((outer,), negation=0.1, adverbials=0.2, front=not first, past_modal=free)
     main = draw.clause(wish)
     # "before it did not rain", "as soon as he often comes": only reasons are free of that.
-    wish = Wish((inner,), negation=0, adverbials=0.15, front=False, frequency=False)
+    wish = Wish((inner,), negation=0, adverbials=0.1, front=False, frequency=False)
     if free:
-        wish = replace(wish, negation=0.1, adverbials=0.4, frequency=True)
+        wish = replace(wish, negation=0.1, adverbials=0.25, frequency=True)
     if draw.dice.chance(0.06) and inner != "modal":
         clause = draw.clause(replace(wish, subject=PRONOUNS["it n"]), rain(draw))
     else:
@@ -164,7 +164,7 @@ def content_clause(draw: ClauseDraw, kind: str) -> Clause:
         inner = draw.clause(wish, draw.verb(can_be_asked_for))
         return replace(main, content=Content("to", inner))
     tenses = {"past": ("past",), "perfect": ("past", "perfect")}.get(main.tense, FINITE)
-    wish = Wish(("future",) if ahead else tenses, negation=0.1, adverbials=0.4, front=False)
+    wish = Wish(("future",) if ahead else tenses, negation=0.1, adverbials=0.25, front=False)
     if kind != "wh":
         return replace(main, content=Content(kind, draw.clause(wish)))
     word, inner = question_word(draw, draw.clause(replace(wish, frequency=False)))
@@ -194,7 +194,7 @@ def coordination(draw: ClauseDraw) -> Sentence:
 def main_clause(draw: ClauseDraw, plain: float = 0.75) -> Clause:
     """Draw a main clause, ``plain`` or with one dependent clause."""
     if draw.dice.chance(plain):
-        return draw.clause(Wish(adverbials=0.5))
+        return draw.clause(Wish(adverbials=0.3))
     if draw.dice.chance(0.5):
         return with_relative(draw, draw.clause(Wish(adverbials=0.2)))
     return content_clause(draw, draw.dice.pick(("that", "whether", "to")))

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import TypeVar
 
 T = TypeVar("T", bound=Hashable)
-HEAD = 12
+HEAD = 3
 
 
 @cache

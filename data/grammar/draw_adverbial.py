@@ -57,8 +57,8 @@ class AdverbialDraw:
         dice = self.dice
         if tense in ("past", "present", "future", "modal") and dice.chance(0.12):
             return self._clock()
-        if tense == "past" and dice.chance(0.25):
-            return self._ago() if dice.chance(0.6) else self._year()
+        if tense == "past" and dice.chance(0.2):
+            return self._ago() if dice.chance(0.7) else self._year()
         drawn = self.maybe("time", tense)
         if drawn and negated and drawn.fixed.english.startswith("every"):
             return None  # "not every day" is not what "every day … not" says
@@ -76,7 +76,7 @@ class AdverbialDraw:
         return FixedPhrase(Fixed(f"{source} {unit}s ago", f"vor {target} {plural}", align, "time"))
 
     def _year(self) -> FixedPhrase:
-        year = self.dice.between(1950, 2020)
+        year = self.dice.between(1990, 2020)
         return FixedPhrase(Fixed(f"in {year}", f"im Jahr {year}", ((0, 0), (0, 1), (1, 2)), "time"))
 
     def duration(self) -> FixedPhrase:

@@ -16,7 +16,7 @@ from grammar.nominal import PRONOUNS, Nominal, NounPhrase
 from grammar.numbers import cardinal
 from grammar.relative import Relative
 
-TENSES = {"present": 22, "progressive": 10, "past": 30, "perfect": 16, "future": 8, "modal": 14}
+TENSES = {"present": 24, "progressive": 7, "past": 32, "perfect": 16, "future": 8, "modal": 13}
 MODAL_WEIGHTS = {"can": 5, "must": 4, "have to": 3, "want to": 5, "should": 3, "may": 2,
                  "be allowed to": 2, "would like to": 3}  # fmt: skip
 PAST_MODALS = ("can", "have to", "want to", "be allowed to")
@@ -162,9 +162,9 @@ class ClauseDraw(VerbDraw):
             return dice.chance(probability * scale)
 
         found: list[Adverbial | None] = []
-        if verb.manner and not clause.negated and drawn(0.24):
+        if verb.manner and not clause.negated and drawn(0.2):
             found.append(self._manner(clause))
-        if verb.where and drawn(0.2):
+        if verb.where and drawn(0.16):
             found.append(self.adverbials.place(verb))
         if "company" in verb.flags and active and drawn(0.2):
             found.append(self.adverbials.company(clause.subject))
@@ -173,7 +173,7 @@ class ClauseDraw(VerbDraw):
             found.append(self.adverbials.duration())
         elif wish.frequency and _repeatable(clause) and drawn(0.13):
             found.append(self.adverbials.maybe("frequency", tense))
-        elif drawn(0.4):
+        elif drawn(0.36):
             found.append(self.adverbials.time(tense, clause.negated))
         elif drawn(0.06):
             found.append(self.adverbials.cause())

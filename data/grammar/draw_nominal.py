@@ -19,7 +19,7 @@ COLOURS = frozenset({"red", "blue", "green", "yellow", "white", "black", "brown"
 
 # Which determiners a phrase may have, by what the sentence allows there. "bare" is none at all,
 # "number" a cardinal alone, "possessive" one of POSSESSIVES.
-SINGULAR = {"the": 44, "a": 20, "possessive": 20, "this": 7, "every": 4, "no": 3}
+SINGULAR = {"the": 50, "a": 20, "possessive": 18, "this": 6, "every": 3, "no": 3}
 PLURAL = {
     "the": 34,
     "bare": 14,
@@ -78,7 +78,7 @@ class NominalDraw:
         dice = self.dice
         noun = noun or dice.common(self.nouns(classes))
         if not number:
-            plural = 1.0 if kind == "bare" else 0.3
+            plural = 1.0 if kind == "bare" else 0.25
             number = "pl" if not noun.number and dice.chance(plural) else "sg"
         phrase = NounPhrase(noun, number, first=self._first(noun))
         if noun.of != "-":
@@ -173,9 +173,9 @@ class NominalDraw:
         if single and not phrase.owner and dice.chance(0.04):
             ordinal = Adjective(*dice.pick(ordinals()))
             return replace(phrase, adjectives=((ordinal, "positive"),))
-        if not fitting or not dice.chance(0.28):
+        if not fitting or not dice.chance(0.2):
             return phrase
-        adjective = dice.common(fitting)
+        adjective = dice.pick(fitting)
         if unique and adjective.comparison and dice.chance(0.07):
             return replace(phrase, adjectives=((adjective, "superlative"),))
         colours = [a for a in fitting if a.english in COLOURS]
@@ -204,7 +204,7 @@ class NominalDraw:
         """Draw a subject; pronouns and names only where persons fit."""
         if classes.isdisjoint({"person", "adult"}):
             return self.phrase(classes, kind)
-        choice = self.dice.weighted({"pronoun": 28, "name": 13, "phrase": 54, "pair": 5})
+        choice = self.dice.weighted({"pronoun": 30, "name": 14, "phrase": 53, "pair": 3})
         if choice == "pronoun":
             return self.pronoun(("I", "you", "he", "she", "we", "they"))
         if choice == "name":

@@ -30,7 +30,7 @@ def sentence(clause: Clause, mark: str = ".") -> Sentence:
 
 def statement(draw: ClauseDraw) -> Sentence:
     """Draw a main clause with any verb."""
-    return sentence(draw.clause(Wish(adverbials=0.85)))
+    return sentence(draw.clause(Wish(adverbials=0.75)))
 
 
 def passive(draw: ClauseDraw) -> Sentence:

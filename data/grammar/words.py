@@ -82,13 +82,13 @@ class Sentence:
 
 
 def finish(english: Sequence[Word], german: Sequence[Word], mark: str) -> Sentence:
-    """Close two word sequences with ``mark``; mend commas and capitalise the first words."""
+    """Close two word sequences with ``mark`` and mend commas."""
     end = Word(mark, frozenset({"mark"}))
     return Sentence(_written([*english, end]), _written([*german, end]))
 
 
 def _written(phrase: Sequence[Word]) -> list[Word]:
-    """Drop commas that punctuation makes needless, and capitalise.
+    """Drop commas that punctuation makes needless.
 
     Every German clause brings a comma on either side; where two meet one is left, and none is left
     before the final mark.
@@ -102,11 +102,10 @@ def _written(phrase: Sequence[Word]) -> list[Word]:
             if current.form in FINAL:
                 kept.pop()
         kept.append(current)
-    first = kept[0].form
-    kept[0] = Word(first[0].upper() + first[1:], kept[0].links)
     return kept
 
 
 def detokenise(line: str) -> str:
-    """Attach punctuation and the possessive ``'s`` to the word before, as people write."""
-    return re.sub(r" ([,.?!]|'s\b)", r"\1", line)
+    """Attach punctuation and the possessive ``'s`` to the word before, and begin with a capital."""
+    text = re.sub(r" ([,.?!]|'s\b)", r"\1", line)
+    return text[:1].upper() + text[1:]

@@ -123,13 +123,14 @@ def _vocabulary(args: argparse.Namespace) -> None:
     say(f"{args.output}: {write_lines(args.output, subwords.vocabulary(lines))} pieces")
 
 
-def _words(kind: str, lang: str | None, line: str) -> str:
+def _words(kind: str, lang: str | None, truecased: bool, line: str) -> str:
     line = subwords.decode_line(kind, line) if kind != "words" else line
-    return tokenise.detokenise_line(lang, line) if lang else line
+    line = tokenise.detokenise_line(lang, line) if lang else line
+    return line[:1].upper() + line[1:] if truecased else line
 
 
 def _decode(args: argparse.Namespace) -> None:
-    function = functools.partial(_words, args.kind, args.detokenise)
+    function = functools.partial(_words, args.kind, args.detokenise, args.truecased)
     write_lines(args.output, map(function, lines_of(args.input)))
 
 
@@ -221,6 +222,7 @@ def build_parser() -> argparse.ArgumentParser:
     sub.add_argument("-o", "--output", type=Path, required=True)
     sub.add_argument("--kind", choices=[*subwords.KINDS, "words"], required=True)
     sub.add_argument("--detokenise", metavar="LANG", help="undo Moses tokenisation too")
+    sub.add_argument("--truecased", action="store_true", help="begin every line with a capital")
 
     sub = verb("check", "refuse parallel files that are not: counts, UTF-8, an empty side", _check)
     pair(sub)

@@ -7,6 +7,7 @@ OUTPUT=runs/demo
 SIZE=2000
 NORMALIZERS="softmax evsoftmax"
 PARALLEL=2
+TRUECASED=yes                           # the corpus is: translations get their first capital again
 . "$(dirname "$0")/../lib.sh"
 . "$RECIPES/train.sh"
 options "$@"

@@ -4,7 +4,7 @@ fetch, extract, split Tatoeba by English sentence, joint subwords of both, vocab
 EXAMPLE="--data-dir ~/corpora -o runs/tatoeba-multi30k"
 OUTPUT=runs/tatoeba-multi30k
 SUBWORDS=sentencepiece
-SIZE=6000
+SIZE=4000
 . "$(dirname "$0")/../lib.sh"
 options "$@"
 

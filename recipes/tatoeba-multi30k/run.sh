@@ -5,7 +5,7 @@ each normalizer, average, translate test 2016, score, count attended tokens, dra
 EXAMPLE="--data-dir ~/corpora --normalizer softmax --normalizer evsoftmax"
 OUTPUT=runs/tatoeba-multi30k
 SUBWORDS=sentencepiece
-SIZE=6000
+SIZE=4000
 NORMALIZERS="softmax evsoftmax"
 . "$(dirname "$0")/../lib.sh"
 . "$RECIPES/train.sh"
