@@ -66,8 +66,9 @@ demo: $(STAMP)  ## train softmax and ev-softmax on the embedded corpus, score, c
 
 CORPUS ?= demo
 .PHONY: study
-study: $(STAMP)  ## normalizers x seeds on CORPUS (default: demo): the paper's table
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/snakemake -s recipes/study/Snakefile --cores 2 --config corpus=$(CORPUS)
+study: $(STAMP)  ## normalizers x seeds on CORPUS (default: demo), or of EXPERIMENT=cvae|ssvae|vqvae: the paper's table
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/snakemake -s recipes/study/Snakefile --cores 2 \
+	  $(if $(EXPERIMENT),vae --config experiment=$(EXPERIMENT),--config corpus=$(CORPUS))
 
 .PHONY: properties
 properties: $(STAMP)  ## check every cell of the paper's Table 1 by numerical search

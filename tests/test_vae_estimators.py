@@ -41,7 +41,7 @@ def exact():
     return value.detach(), *torch.autograd.grad(value, (scores, table))
 
 
-def draws(name):
+def draws(name, **options):
     """Value and gradients of many independent draws: (COPIES,), (COPIES, K), (COPIES, K)."""
     torch.manual_seed(5)
     scores, table = model()
@@ -56,7 +56,7 @@ def draws(name):
         def relaxed(self, z):
             return (z * self.table).sum(-1) ** 2
 
-    estimator = ESTIMATORS[name](3).double()
+    estimator = ESTIMATORS[name](3, **options).double()
     if hasattr(estimator, "average"):
         estimator.average.fill_(0.7)
     context = torch.ones(COPIES, 3, dtype=torch.float64)
@@ -81,6 +81,37 @@ def test_unbiased_estimators_are_within_sampling_error(name):
 def test_biased_estimators_are_known_to_differ(name):
     _, scores_gradient, _, _ = draws(name)
     assert z_scores(scores_gradient, exact()[1]) > 20
+
+
+def test_the_bias_of_gumbel_vanishes_with_its_temperature():
+    truth = exact()[1]
+    bias = [
+        (draws("gumbel", temperature=t)[1].mean(0) - truth).abs().max() for t in (2.0, 0.67, 0.1)
+    ]
+    assert bias[0] > bias[1] > 3 * bias[2]
+
+
+@pytest.mark.parametrize("name", BIASED)
+def test_biased_estimators_have_the_gradient_of_their_relaxation(name):
+    """By finite differences with the same noise, of a cost that is linear in z.
+
+    There the straight-through gradient, whose own value is a step function, is Gumbel's.
+    """
+    direction = torch.tensor([1.0, -0.5, 2.0, 0.3], dtype=torch.float64)
+
+    class Linear:
+        def relaxed(self, z):
+            return z @ direction
+
+    def value(scores, which):
+        torch.manual_seed(4)
+        return ESTIMATORS[which](0)(scores, Linear(), scores)
+
+    scores = torch.randn(20, CLASSES, dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(value(scores, name).sum(), scores)
+    step = 1e-6 * torch.randn(20, CLASSES, dtype=torch.float64)
+    change = value(scores + step, "gumbel") - value(scores - step, "gumbel")
+    torch.testing.assert_close((gradient * step).sum(-1), change / 2, rtol=1e-6, atol=1e-12)
 
 
 @pytest.mark.parametrize(

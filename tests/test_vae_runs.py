@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,11 +17,12 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from tensorboard.backend.event_processing import event_accumulator
 from vae_data import write_mnist, write_tiny_imagenet
 
 from onmt_evsoftmax.console import UserError
 from onmt_evsoftmax.vae import __main__ as command
-from onmt_evsoftmax.vae import configuration, cvae, ssvae, training, vqvae
+from onmt_evsoftmax.vae import configuration, cvae, figures, ssvae, training, vqvae
 from onmt_evsoftmax.vae.table import Cell, Table
 
 ROOT = Path(__file__).parents[1]
@@ -86,6 +89,8 @@ def test_the_default_recipe_states_and_explains_every_default(experiment):
         ("epochs: 3\nepochs: 4", "line 2: epochs is given twice"),
         ("epochs: many", "line 1: epochs must be a whole number, not 'many'"),
         ("epochs: 0", "epochs must be positive, not 0"),
+        ("seeds: []", "seeds must list at least one"),
+        ("data: tiny-imagenet", "unknown data set 'tiny-imagenet'; known: digits, mnist"),
         ("normalizers: [softmax, evsofmax]", r"'evsofmax' \(did you mean evsoftmax"),
         ("- a\n- b", "must be a list of `key: value`"),
         ("a: [", "is not YAML"),
@@ -97,6 +102,19 @@ def test_bad_configurations_are_told(tmp_path, text, says):
     with pytest.raises(UserError, match=says) as error:
         configuration.load(cvae.Configuration, path)
     assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("learning_rates=[1e-3, 0]", "learning_rates must be positive, not 0.0"),
+        ("wideresnet_depth=12", r"6 n \+ 4 and at least 10, not 12"),
+        ("data=cifar", "unknown data set 'cifar'"),
+    ],
+)
+def test_bad_numbers_are_told(setting, says):
+    with pytest.raises(UserError, match=says):
+        configuration.load(vqvae.Configuration, None, [setting])
 
 
 def test_overrides_and_yaml_numbers(tmp_path):
@@ -158,6 +176,15 @@ def test_vqvae_on_tiny_imagenet(tmp_path):
     assert 1 <= content["metrics"]["support"] < 64
 
 
+def test_sampled_images_are_named_by_class_and_method():
+    samples = torch.zeros(2, 5, 1, 4, 4, dtype=torch.int).tolist()
+    content = {"classes": ["goldfish", "bee"], "samples": samples}
+    methods = {"evsoftmax": content, "softmax": content}
+    figure = figures.sampled_images([{"seed": 1, "methods": methods}])
+    assert [axes.get_title() for axes in figure.axes] == ["goldfish", "bee", "", ""]
+    assert [axes.get_ylabel() for axes in figure.axes[::2]] == ["softmax", "ev-softmax"]
+
+
 def test_a_run_is_deterministic_and_seeds_differ(tmp_path):
     def prior(folder: str, seed: int) -> list:
         path = tmp_path / folder
@@ -182,10 +209,8 @@ def test_shared_models_can_be_trained_alone(tmp_path):
 def test_tensorboard_gets_the_numbers(tmp_path):
     words = [w for w in arguments("cvae", tmp_path) if w != "--no-tensorboard"]
     command.main([*words, "--normalizer", "softmax", "--seed", "1"])
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(tmp_path / "out" / "softmax-seed1" / "tensorboard" / "cvae"))
-    events.Reload()
+    folder = tmp_path / "out" / "softmax-seed1" / "tensorboard" / "cvae"
+    events = event_accumulator.EventAccumulator(str(folder)).Reload()
     scalars = events.Scalars("cvae/posthoc w1")
     assert len(scalars) == 5
     assert scalars[0].step == 0
@@ -195,48 +220,72 @@ def test_tensorboard_gets_the_numbers(tmp_path):
 
 
 def state(path: Path) -> dict:
-    content = torch.load(path, weights_only=True)
-    for entry in content["history"]:
-        entry.pop("seconds", None)
-    return content
+    return torch.load(path, weights_only=True)
 
 
-@pytest.mark.parametrize("job", ["evsoftmax", "nvil"])
-def test_resuming_after_kill_9_ends_where_an_uninterrupted_run_ends(job, tmp_path):
-    option = "--estimator" if job == "nvil" else "--normalizer"
-    words = arguments("ssvae", tmp_path, option, job, "--seed", "3", "--set", "epochs=6")
-    folder = tmp_path / "out" / f"{job}-seed3"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+#: (experiment, option, method, stage that is killed in its second epoch)
+KILLED = [
+    ("cvae", "--normalizer", "evsoftmax", "cvae"),
+    ("ssvae", "--normalizer", "evsoftmax", "ssvae"),
+    ("ssvae", "--estimator", "nvil", "ssvae"),
+    ("vqvae", "--normalizer", "sparsemax", "prior-lr0.001"),
+]
+
+
+@pytest.mark.parametrize(("experiment", "option", "method", "stage"), KILLED)
+def test_resuming_after_kill_9_ends_where_an_uninterrupted_run_ends(
+    experiment, option, method, stage, tmp_path
+):
+    words = arguments(experiment, tmp_path, option, method, "--seed", "3", "--set", "epochs=3")
+    words.remove("--no-tensorboard")
+    words += ["--set", "evaluations=1000"] if experiment == "cvae" else []  # after every step
+    folder = tmp_path / "out" / f"{method}-seed3"
+    checkpoint = folder / f"{stage}.pt"
     process = subprocess.Popen(
-        [sys.executable, "-c", _SLOW, *words], cwd=ROOT, env=environment, stderr=subprocess.DEVNULL
-    )
-    deadline = time.monotonic() + 120
-    while not (folder / "ssvae.pt").exists() and time.monotonic() < deadline:
+        [sys.executable, "-c", _SLOW, str(checkpoint), *words],
+        cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    deadline = time.monotonic() + 240
+    while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert 1 <= state(folder / "ssvae.pt")["epoch"] < 6, "the run was not killed half-way"
+    time.sleep(0.8)  # into the second epoch
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert state(checkpoint)["epoch"] == 1, "the run was not killed in its second epoch"
     assert not (folder / "results.json").exists()
     assert command.main(words) == 0
 
     whole = tmp_path / "whole"
     again = [str(whole) if word == str(tmp_path / "out") else word for word in words]
     assert command.main(again) == 0
-    killed, unbroken = (state(p / f"{job}-seed3" / "ssvae.pt") for p in (tmp_path / "out", whole))
+    other = whole / folder.name
+    killed, unbroken = (state(place / checkpoint.name) for place in (folder, other))
     assert killed["history"] == unbroken["history"]
     for name, tensor in unbroken["module"].items():
         assert torch.equal(tensor, killed["module"][name]), name
+    results = [json.loads((p / "results.json").read_text())["methods"] for p in (folder, other)]
+    for content in (content for methods in results for content in methods.values()):
+        for key in training.SECONDS:
+            del content["metrics"][key]
+    assert results[0] == results[1]
+
+    # What the killed run had written after its checkpoint is not counted twice.
+    events = event_accumulator.EventAccumulator(str(folder / "tensorboard" / stage)).Reload()
+    tag = next(tag for tag in events.Tags()["scalars"] if tag.endswith("loss"))
+    steps = [entry["step"] for entry in killed["history"] if entry["step"]]
+    assert [scalar.step for scalar in events.Scalars(tag)][-len(steps) :] == steps
 
 
-#: The command with a pause after each epoch, so that it can be killed between two of them.
+#: The command, slow as soon as its first argument exists, so that it can be killed in an epoch.
 _SLOW = """
 import sys, time
-from onmt_evsoftmax.vae import training, __main__
-save = training._State.save
-def save_and_wait(self):
-    save(self)
-    time.sleep(0.5 if self.path.name == "ssvae.pt" else 0)
-training._State.save = save_and_wait
+from pathlib import Path
+from onmt_evsoftmax.vae import distributed, __main__
+share, checkpoint = distributed.share, Path(sys.argv.pop(1))
+def slow_share(batch):
+    time.sleep(0.3 if checkpoint.exists() else 0)
+    return share(batch)
+distributed.share = slow_share
 __main__.main(sys.argv[1:])
 """
 
@@ -322,6 +371,7 @@ def test_tables_carry_their_signature_and_the_papers_order():
         (["cvae", "--set", "data=mnist", "--data-dir", "nowhere"], "neither train-images"),
         (["cvae", "--config", "nowhere.yaml"], "cannot read nowhere.yaml"),
         (["table", "nowhere"], "no results.json below nowhere"),
+        (["cvae", "--device", "gpu7"], "--device gpu7: no such device"),
         (["ssvae", "--set", "normalizers=[sparsehourglass]"], "has no loss of its own"),
     ],
 )
@@ -332,6 +382,40 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(words, says, tmp_path):
     assert says in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert not list(tmp_path.rglob("*.json"))
+
+
+def _truncate(folder: Path) -> tuple[str, str]:
+    path = write_mnist(folder, 20, 20) / "train-images-idx3-ubyte"
+    path.write_bytes(gzip.decompress(path.with_suffix(".gz").read_bytes())[:-5])
+    return "mnist", f"{path} is truncated"
+
+
+def _wrong_magic(folder: Path) -> tuple[str, str]:
+    write_mnist(folder, 20, 20)
+    shutil.copy(folder / "train-labels-idx1-ubyte.gz", folder / "train-images-idx3-ubyte.gz")
+    return (
+        "mnist",
+        "train-images-idx3-ubyte.gz is not the idx file expected: it begins with 0000080",
+    )
+
+
+def _corrupt_image(folder: Path) -> tuple[str, str]:
+    root = write_tiny_imagenet(folder)
+    (root / "val" / "images" / "val_3.JPEG").write_bytes(b"\xff\xd8 not much of a JPEG")
+    return "tiny-imagenet", "val/images/val_3.JPEG is not a readable image"
+
+
+@pytest.mark.parametrize("damage", [_truncate, _wrong_magic, _corrupt_image])
+def test_damaged_data_get_one_sentence_and_exit_code_2(damage, tmp_path):
+    name, says = damage(tmp_path / "data")
+    place = ["-o", str(tmp_path / "out"), "--data-dir", str(tmp_path / "data")]
+    done = program("vqvae", *place, "--set", f"data={name}")
+    assert done.returncode == 2, done.stderr
+    told = done.stderr.strip().splitlines()[-1]
+    assert ": error: " in told
+    assert says in told
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.rglob("*.pt"))
 
 
 @pytest.mark.parametrize("name", [*MODULES, "table", "figures"])

@@ -50,7 +50,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     table.add_argument("folders", nargs="+", metavar="FOLDER", help="an experiment's or a job's")
     table.add_argument(
-        "-o", "--output", metavar="FILE", help=".md, .tex or .json; standard output if not given"
+        "-o",
+        "--output",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help=".txt, .md, .tex or .json, may be given several times; standard output if not given",
     )
     table.add_argument("--json", action="store_true", help="print JSON")
     table.set_defaults(action=_table)
@@ -61,7 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     figures.add_argument("folders", nargs="+", metavar="FOLDER", help="an experiment's or a job's")
     figures.add_argument("-o", "--output", metavar="FOLDER", help="default: the first FOLDER")
-    figures.add_argument("--format", default="png", choices=("png", "svg", "pdf"))
+    figures.add_argument(
+        "--format", nargs="+", default=["png"], choices=("png", "svg", "pdf"), help="default: png"
+    )
     figures.set_defaults(action=_figures)
     return parser
 
@@ -105,9 +112,7 @@ def _experiment(arguments: argparse.Namespace) -> int:
     jobs = _jobs(module, chosen, arguments)
     # Small matrices are slower on several threads, much slower if the cores are busy.
     torch.set_num_threads(arguments.threads or min(module.THREADS, torch.get_num_threads()))
-    device = distributed.start() or torch.device(
-        arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    )
+    device = distributed.start() or _device(arguments.device)
     experiment = Experiment(
         arguments.experiment,
         module,
@@ -130,13 +135,24 @@ def _experiment(arguments: argparse.Namespace) -> int:
         for method, seed in jobs:
             experiment.run_job(method, seed)
         if distributed.rank() == 0 and len(jobs) > 1:
-            arguments.folders = [arguments.output]
-            arguments.format = "png"
-            _table(argparse.Namespace(folders=arguments.folders, output=None, json=arguments.json))
-            _figures(arguments)
+            found = argparse.Namespace(folders=[arguments.output], json=arguments.json)
+            _table(argparse.Namespace(**vars(found), output=[]))
+            _figures(argparse.Namespace(**vars(found), output=None, format=["png"]))
     finally:
         distributed.stop()
     return 0
+
+
+def _device(name: str | None) -> torch.device:
+    """The device asked for, or the best there is."""
+    best = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name or best)
+    except RuntimeError as error:
+        raise UserError(f"--device {name}: no such device; give cpu, cuda or cuda:N") from error
+    if device.type == "cuda" and best == "cpu":
+        raise UserError(f"--device {name}: torch finds no GPU here; leave it out to use the CPU")
+    return device
 
 
 def _jobs(
@@ -168,10 +184,10 @@ def _table(arguments: argparse.Namespace) -> int:
     results = read_results(arguments.folders)
     metrics = module_of(results[0]["experiment"]).METRICS
     table = Table.of(results, metrics)
-    if arguments.output:
-        table.write(arguments.output)
-        print(arguments.output)
-    else:
+    for path in arguments.output:
+        table.write(path)
+        print(path)
+    if not arguments.output:
         print(table.json() if arguments.json else table.text())
     return 0
 
@@ -181,8 +197,9 @@ def _figures(arguments: argparse.Namespace) -> int:
 
     results = read_results(arguments.folders)
     folder = Path(arguments.output or arguments.folders[0])
-    for path in figures.draw(results, folder, arguments.format):
-        print(path, file=sys.stderr)
+    for kind in arguments.format:
+        for path in figures.draw(results, folder, kind):
+            print(path, file=sys.stderr)
     return 0
 
 

@@ -70,11 +70,25 @@ def check_names(names: Sequence[str]) -> None:
             raise ValueError(unknown_name("normalizer", name, normalizer_names()))
 
 
-def check_positive(configuration: Any, *keys: str) -> None:
-    """Refuse numbers that must be above 0 and are not."""
-    for key in keys:
-        if not getattr(configuration, key) > 0:
-            raise ValueError(f"{key} must be positive, not {getattr(configuration, key)}")
+def check_data(name: str, *known: str) -> None:
+    """Refuse a data set that the experiment makes no sense on."""
+    if name not in known:
+        raise ValueError(unknown_name("data set", name, known))
+
+
+def check_numbers(configuration: Any, *may_be_zero: str) -> None:
+    """Refuse numbers, also in lists, that are not above 0, and lists with nothing in them.
+
+    Keys in ``may_be_zero`` may be 0, or an empty list.
+    """
+    for key, value in dataclasses.asdict(configuration).items():
+        if value == [] and key not in may_be_zero:
+            raise ValueError(f"{key} must list at least one")
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, (str, bool)) or key in ("seeds", "shared_seed"):
+                continue
+            if not (number > 0 or (number == 0 and key in may_be_zero)):
+                raise ValueError(f"{key} must be positive, not {number}")
 
 
 def _read(path: str | Path) -> Iterator[tuple[str, str, Any]]:

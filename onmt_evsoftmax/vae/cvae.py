@@ -13,12 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from onmt_evsoftmax.functional import posthoc_evidential
 from onmt_evsoftmax.vae import distances, latent
 from onmt_evsoftmax.vae.classifier import DigitClassifier, train_classifier
-from onmt_evsoftmax.vae.configuration import check_names, check_positive
+from onmt_evsoftmax.vae.configuration import check_data, check_names, check_numbers
 from onmt_evsoftmax.vae.data import DataSet
-from onmt_evsoftmax.vae.training import Run, Schedule, seconds_per_epoch, train
+from onmt_evsoftmax.vae.training import SECONDS, Run, Schedule, seconds_per_epoch, train
 
 QUERIES = ("even", "odd")
 
@@ -31,8 +30,10 @@ METRICS = {
     "total_variation": ("total variation", 3),
     "legacy": ("legacy distance", 4),
     "modes": ("modes per query", 1),
+    "modes_start": ("modes at start", 1),
+    "prior_moved": ("prior moved", 3),
     "digits": ("digits of 10", 1),
-    "seconds_per_epoch": ("s / epoch", 1),
+    **SECONDS,
 }
 
 
@@ -61,7 +62,8 @@ class Configuration:
 
     def __post_init__(self) -> None:
         check_names(self.normalizers)
-        check_positive(self, "epochs", "batch_size", "learning_rate", "temperature", "eps")
+        check_data(self.data, "digits", "mnist")
+        check_numbers(self, "kl_weight")
 
 
 class CVAE(nn.Module):
@@ -84,21 +86,13 @@ class CVAE(nn.Module):
     def prior_of(self, method: str) -> tuple[Tensor, Tensor]:
         """p(z | y) (2, K) of each query, and its support; ``posthoc`` sparsifies softmax's."""
         queries = torch.eye(len(QUERIES)).to(next(self.parameters()))
-        if method == "posthoc":
-            last = self.prior[-1]
-            assert isinstance(last, nn.Linear)
-            features = self.prior[:-1](queries)
-            return posthoc_evidential(features, last.weight, last.bias, return_support=True)
-        return latent.exact(method, self.prior(queries))
+        last = self.prior[-1]
+        assert isinstance(last, nn.Linear)
+        return latent.of_layer(method, self.prior[:-1](queries), last.weight, last.bias)
 
 
 def _perceptron(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
-
-
-def methods_of(normalizer: str) -> list[str]:
-    """What one trained model is evaluated as: a softmax model also gives post-hoc evidential."""
-    return ["softmax", "posthoc"] if normalizer == "softmax" else [normalizer]
 
 
 def elbo_loss(
@@ -152,7 +146,9 @@ def job(
     images = data.train.unit().flatten(1)
     queries = F.one_hot(data.train.labels % 2, len(QUERIES)).float()
     model = CVAE(images.size(1), c).to(run.device)
-    methods = methods_of(normalizer)
+    methods = latent.methods_of(normalizer)
+    with torch.no_grad():  # a checkpoint is read by `train`, so these are the untrained ones
+        initial = {method: model.prior_of(method) for method in methods}
 
     def loss(batch: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         return elbo_loss(model, normalizer, c, images[batch], queries[batch])
@@ -172,13 +168,19 @@ def job(
     with torch.no_grad():
         for method in methods:
             prior, support = model.prior_of(method)
+            prior_start, support_start = initial[method]
             metrics = judge(model, method, classifier, shape)
-            metrics["seconds_per_epoch"] = seconds_per_epoch(run, "cvae")
+            # What training did to the prior: a support that never moved is no finding.
+            metrics["modes_start"] = float(support_start.double().sum(-1).mean())
+            metrics["prior_moved"] = float(distances.total_variation(prior, prior_start).mean())
+            metrics.update(seconds_per_epoch(run, "cvae"))
             results[method] = {
                 "metrics": metrics,
                 "classifier_accuracy": accuracy,
                 "prior": prior.tolist(),
                 "support": support.tolist(),
+                "prior_start": prior_start.tolist(),
+                "support_start": support_start.tolist(),
                 "images": model.images().reshape(-1, *shape).mul(255).round().int().tolist(),
                 "history": [
                     {"step": entry["step"], **_of(entry, f"{method} ")} for entry in history

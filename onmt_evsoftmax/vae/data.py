@@ -238,8 +238,9 @@ def _tiny_imagenet(place: Path, classes: int, size: int) -> DataSet:
     words = {fields[0]: fields[-1].split(",")[0] for fields in tree.lines("words.txt")}
 
     def read(part: str, listed: list[tuple[str, int]]) -> Images:
-        bar = tqdm(listed, desc=f"tiny-imagenet {part}", unit="image", mininterval=1)
-        pixels = torch.stack([tree.image(name, size) for name, _ in bar])
+        # Closed before an error is told, so that its sentence is the last line.
+        with tqdm(listed, desc=f"tiny-imagenet {part}", unit="image", mininterval=1) as bar:
+            pixels = torch.stack([tree.image(name, size) for name, _ in bar])
         return Images(pixels, torch.tensor([label for _, label in listed]))
 
     names = [words.get(wnid, wnid) for wnid in wnids]

@@ -60,36 +60,36 @@ def _colour(method: str) -> str:
 
 
 def digits_and_priors(results: Results) -> Any:
-    """Figure 2: the decoded latent classes of each method under bars of p(z | even), p(z | odd)."""
+    """Figure 2: bars of p(z | even) and p(z | odd) over the decoded latent classes, by method."""
     from matplotlib import pyplot
 
     methods = _by_method(results)
-    figure, grid = pyplot.subplots(
-        len(methods), 2, figsize=(9, 1.6 * len(methods)), squeeze=False, sharey="row"
-    )
-    for row, (method, contents) in zip(grid, methods.items(), strict=True):
+    figure = pyplot.figure(figsize=(9, 1.45 * len(methods) + 0.3))
+    outer = figure.add_gridspec(len(methods), 2, hspace=0.28, wspace=0.08)
+    for row, (method, contents) in enumerate(methods.items()):
         content = contents[0]
-        for axes, query, prior, support in zip(
-            row, ("even", "odd"), content["prior"], content["support"], strict=True
-        ):
-            places = range(len(prior))
-            axes.bar(places, prior, color=_colour(method), width=0.75)
-            top = max(max(p) for p in content["prior"]) * 1.15
-            axes.set_xlim(-0.6, len(prior) - 0.4)
-            axes.set_ylim(0, top)
-            axes.set_xticks([])
-            axes.set_title(f"{query}: {sum(support)} of {len(prior)} classes", fontsize=9)
-            for side in ("top", "right"):
-                axes.spines[side].set_visible(False)
-            for place in places:
-                low = place / len(prior) + 0.012
-                inset = axes.inset_axes((low, -0.5, 0.86 / len(prior), 0.46))
-                inset.imshow(_picture(content["images"][place]), cmap="gray_r", vmin=0, vmax=255)
-                inset.axis("off")
-        row[0].set_ylabel(TITLES.get(method, method), fontsize=9)
+        top = max(map(max, content["prior"])) * 1.1
+        for column, query in enumerate(("even", "odd")):
+            prior, support = content["prior"][column], content["support"][column]
+            cell = outer[row, column].subgridspec(2, 1, height_ratios=(1, 0.5), hspace=0.04)
+            bars, digits = (figure.add_subplot(part) for part in cell)
+            bars.bar(range(len(prior)), prior, color=_colour(method), width=0.75)
+            bars.set(xlim=(-0.6, len(prior) - 0.4), ylim=(0, top), xticks=[])
+            bars.set_title(f"{query}: {sum(support)} of {len(prior)} classes", fontsize=9, pad=3)
+            bars.spines[["top", "right"]].set_visible(False)
+            bars.tick_params(labelleft=column == 0, labelsize=8)
+            if column == 0:
+                bars.set_ylabel(TITLES.get(method, method).replace(" ", "\n"), fontsize=9)
+            for place, (image, kept) in enumerate(zip(content["images"], support, strict=True)):
+                box = (place - 0.45, place + 0.45, 0, 0.9)
+                shade = {"cmap": "gray_r", "vmin": 0, "vmax": 255, "alpha": 1 if kept else 0.3}
+                digits.imshow(_picture(image), extent=box, **shade)
+            digits.set(xlim=(-0.6, len(prior) - 0.4), ylim=(0, 0.95))
+            digits.axis("off")
+        figure.align_ylabels()
     seed = next(iter(methods.values()))[0]["seed"]
-    figure.suptitle(f"p(z | y) over the decoded latent classes, seed {seed}", fontsize=10, y=1.0)
-    figure.tight_layout(h_pad=1.6)
+    title = f"p(z | y) over the decoded latent classes, seed {seed}; faded: classes without mass"
+    figure.suptitle(title, fontsize=10, y=0.95)
     return figure
 
 
@@ -163,21 +163,19 @@ def sampled_images(results: Results) -> Any:
     methods = _by_method(results)
     names = next(iter(methods.values()))[0]["classes"]
     figure, grid = pyplot.subplots(
-        len(methods), len(names), figsize=(2.6 * len(names), 0.75 * len(methods)), squeeze=False
+        len(methods), len(names), figsize=(2.6 * len(names), 0.6 * len(methods)), squeeze=False
     )
+    for axes, name in zip(grid[0], names, strict=True):
+        axes.set_title(name, fontsize=9)
     for row, (method, contents) in zip(grid, methods.items(), strict=True):
-        for axes, name, images in zip(row, names, contents[0]["samples"], strict=True):
+        for axes, images in zip(row, contents[0]["samples"], strict=True):
             strip = numpy_row([_picture(image) for image in images])
-            axes.imshow(strip, cmap="gray_r", vmin=0, vmax=255, aspect="equal")
-            axes.set_xticks([])
-            axes.set_yticks([])
-            for side in axes.spines.values():
-                side.set_visible(False)
-            if row is grid[0]:
-                axes.set_title(name, fontsize=9)
+            axes.imshow(strip, cmap="gray_r", vmin=0, vmax=255)
+            axes.set(xticks=[], yticks=[])
+            axes.spines[:].set_visible(False)
         label = TITLES.get(method, method)
         row[0].set_ylabel(label, fontsize=9, rotation=0, ha="right", va="center")
-    figure.tight_layout(pad=0.3)
+    figure.tight_layout(pad=0.3, h_pad=0.4, w_pad=1.5)
     return figure
 
 

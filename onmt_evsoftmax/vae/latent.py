@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from onmt_evsoftmax import functional
@@ -29,6 +30,21 @@ def log_probabilities(name: str, scores: Tensor, eps: float = EPS) -> Tensor:
 def exact(name: str, scores: Tensor) -> tuple[Tensor, Tensor]:
     """Probabilities (…, K) as the normalizer defines them, and their support (True = has mass)."""
     return get_normalizer(name).eval()(scores, return_support=True)
+
+
+def methods_of(normalizer: str) -> list[str]:
+    """What one trained model is evaluated as: a softmax model also gives post-hoc evidential."""
+    return ["softmax", "posthoc"] if normalizer == "softmax" else [normalizer]
+
+
+def of_layer(method: str, features: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Exact p (…, K) and support of a last layer, weight (K, J) and bias (K,), on features (…, J).
+
+    ``method`` is a normalizer, or ``posthoc``: a softmax layer sparsified by its evidence.
+    """
+    if method == "posthoc":
+        return functional.posthoc_evidential(features, weight, bias, return_support=True)
+    return exact(method, F.linear(features, weight, bias))
 
 
 def categorical_kl(log_q: Tensor, log_p: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ Under ``torchrun`` every process takes its share of each batch and gradients are
 from __future__ import annotations
 
 import contextlib
+import statistics
 import sys
 import time
 import zlib
@@ -96,7 +97,7 @@ def train(
             record(0, {})
         module.train()
         while state.epoch < schedule.epochs:
-            began = time.perf_counter()
+            began = time.perf_counter(), time.process_time()
             means = _Means()
             order = _order(run, stage, schedule.size, state.epoch)
             for number, batch in enumerate(order.to(run.device).split(schedule.batch_size), 1):
@@ -110,7 +111,8 @@ def train(
                 step = state.epoch * steps + number
                 if schedule.evaluate_every and step % schedule.evaluate_every == 0:
                     record(step, means.take())
-            state.seconds.append(time.perf_counter() - began)
+            state.seconds.append(time.perf_counter() - began[0])
+            state.cpu_seconds.append(time.process_time() - began[1])
             if not schedule.evaluate_every:
                 record((state.epoch + 1) * steps, means.take())
             state.epoch += 1
@@ -120,10 +122,21 @@ def train(
     return state.history
 
 
-def seconds_per_epoch(run: Run, stage: str) -> float:
-    """Mean wall time of an epoch's steps and evaluations, from the checkpoint."""
-    seconds = torch.load(run.folder / f"{stage}.pt", weights_only=True)["seconds"]
-    return sum(seconds) / max(len(seconds), 1)
+def seconds_per_epoch(run: Run, stage: str) -> dict[str, float]:
+    """Mean wall and processor time of an epoch's steps, from the checkpoint.
+
+    On a machine with other work only the processor's time compares methods.
+    """
+    content = torch.load(run.folder / f"{stage}.pt", weights_only=True)
+    kinds = ("seconds", "cpu_seconds")
+    return {f"{kind}_per_epoch": statistics.fmean(content[kind]) for kind in kinds}
+
+
+#: The titles and decimals of these in a table.
+SECONDS = {
+    "seconds_per_epoch": ("s / epoch", 2),
+    "cpu_seconds_per_epoch": ("CPU s / epoch", 2),
+}
 
 
 class _State:
@@ -138,6 +151,7 @@ class _State:
         self.epoch = 0
         self.history: History = []
         self.seconds: list[float] = []
+        self.cpu_seconds: list[float] = []
 
     def save(self) -> None:
         if distributed.rank() == 0:
@@ -149,6 +163,7 @@ class _State:
                 "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
                 "history": self.history,
                 "seconds": self.seconds,
+                "cpu_seconds": self.cpu_seconds,
             }
             with replacing(self.path) as temporary:
                 torch.save(content, temporary)
@@ -173,7 +188,7 @@ class _State:
         else:  # only the first process's numbers are kept; the others draw fresh ones
             torch.manual_seed(torch.initial_seed() + 104729 * content["epoch"])
         self.epoch, self.history = content["epoch"], content["history"]
-        self.seconds = content["seconds"]
+        self.seconds, self.cpu_seconds = content["seconds"], content["cpu_seconds"]
 
 
 class _Means:
@@ -234,5 +249,6 @@ def _watch(run: Run, stage: str, step: int) -> Iterator[Callable[[dict[str, Any]
             for name, value in entry.items():
                 if isinstance(value, (int, float)) and name not in ("step", "epoch"):
                     writer.add_scalar(f"{stage}/{name}", value, entry["step"])
+            writer.flush()  # so that a kill loses nothing that a checkpoint holds
 
         yield write

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,15 +17,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
 
-from onmt_evsoftmax.functional import posthoc_evidential
+from onmt_evsoftmax.console import UserError
 from onmt_evsoftmax.normalizers import get_loss
 from onmt_evsoftmax.vae import latent
 from onmt_evsoftmax.vae.autoencoder import VQVAE, usage
-from onmt_evsoftmax.vae.configuration import check_names, check_positive
-from onmt_evsoftmax.vae.data import DataSet, Images
-from onmt_evsoftmax.vae.pixelcnn import Distribution, PixelCNN
-from onmt_evsoftmax.vae.training import Run, Schedule, seconds_per_epoch, train
-from onmt_evsoftmax.vae.wideresnet import WideResNet, augment, top_accuracy
+from onmt_evsoftmax.vae.configuration import check_data, check_names, check_numbers
+from onmt_evsoftmax.vae.data import DATA_SETS, DataSet, Images
+from onmt_evsoftmax.vae.pixelcnn import PixelCNN
+from onmt_evsoftmax.vae.training import SECONDS, Run, Schedule, seconds_per_epoch, train
+from onmt_evsoftmax.vae.wideresnet import WideResNet, augment, check_depth, top_accuracy
 
 #: Threads that pay on a CPU.
 THREADS = 2
@@ -42,7 +43,7 @@ METRICS = {
     "real_top10": ("real acc-10", 1),
     "codes_used": ("codes used", 0),
     "perplexity": ("perplexity", 1),
-    "seconds_per_epoch": ("s / epoch", 1),
+    **SECONDS,
 }
 
 _TOPS = (1, 5, 10)
@@ -86,9 +87,9 @@ class Configuration:
         check_names(self.normalizers)
         for name in self.normalizers:
             get_loss(name)
-        check_positive(self, "epochs", "batch_size", "codes", "downsamplings", "samples_per_class")
-        if not self.learning_rates:
-            raise ValueError("learning_rates must list at least one")
+        check_data(self.data, *DATA_SETS)
+        check_numbers(self, "classes", "image_size", "commitment")
+        check_depth(self.wideresnet_depth)
 
 
 def signed(pixels: Tensor) -> Tensor:
@@ -108,7 +109,7 @@ def train_autoencoder(run: Run, c: Configuration, data: DataSet) -> tuple[VQVAE,
     run.seed_stage("autoencoder")
     channels, height, width = data.train.pixels.shape[1:]
     if height % 2**c.downsamplings or width % 2**c.downsamplings:
-        raise ValueError(
+        raise UserError(
             f"images of {height} × {width} cannot be halved {c.downsamplings} times; "
             "change downsamplings or image_size"
         )
@@ -190,7 +191,7 @@ def train_prior(
         found = {
             "prior_loss": history[-1]["test_loss"],
             "learning_rate": rate,
-            "seconds_per_epoch": seconds_per_epoch(run, stage),
+            **seconds_per_epoch(run, stage),
             "history": history,
         }
         if best is None or found["prior_loss"] < best[1]["prior_loss"]:
@@ -232,15 +233,6 @@ def _fit_prior(
 # --- stage 3 --------------------------------------------------------------------------------------
 
 
-def distribution(method: str) -> Distribution:
-    """How a pixel's code is drawn: exact and sparse; ``posthoc`` sparsifies a softmax layer."""
-    if method == "posthoc":
-        return lambda features, weight, bias: posthoc_evidential(
-            features, weight, bias, return_support=True
-        )
-    return lambda features, weight, bias: latent.exact(method, F.linear(features, weight, bias))
-
-
 @torch.no_grad()
 def generate(
     run: Run, prior: PixelCNN, method: str, shape: tuple[int, int], classes: int, each: int
@@ -251,7 +243,7 @@ def generate(
     codes, sizes = [], []
     parts = labels.split(500)
     for part in tqdm(parts, desc=f"{run.folder.name} samples {method}", mininterval=5):
-        drawn, support = prior.sample(part, shape, distribution(method), generator)
+        drawn, support = prior.sample(part, shape, partial(latent.of_layer, method), generator)
         codes.append(drawn)
         sizes.append(support)
     return torch.cat(codes), labels, float(torch.cat(sizes).double().mean())
@@ -273,7 +265,7 @@ def job(
     shape = (encoded[0].pixels.size(1), encoded[0].pixels.size(2))
     history = found.pop("history")
     results: dict[str, dict[str, Any]] = {}
-    for method in ["softmax", "posthoc"] if normalizer == "softmax" else [normalizer]:
+    for method in latent.methods_of(normalizer):
         codes, labels, support = generate(run, prior, method, shape, classes, c.samples_per_class)
         with torch.no_grad():
             images = _in_parts(autoencoder.decode, codes)

@@ -32,8 +32,7 @@ class WideResNet(nn.Module):
 
     def __init__(self, channels: int, classes: int, depth: int = 28, width: int = 10) -> None:
         super().__init__()
-        if depth < 10 or (depth - 4) % 6:
-            raise ValueError(f"the depth of a Wide ResNet is 6 n + 4 and at least 10, not {depth}")
+        check_depth(depth)
         sizes = [16, 16 * width, 32 * width, 64 * width]
         self.first = nn.Conv2d(channels, sizes[0], 3, 1, 1, bias=False)
         blocks: list[nn.Module] = []
@@ -48,6 +47,12 @@ class WideResNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         hidden = F.relu(self.norm(self.blocks(self.first(images))))
         return self.head(hidden.mean((2, 3)))
+
+
+def check_depth(depth: int) -> None:
+    """Refuse a number of layers that does not divide into three groups of whole blocks."""
+    if depth < 10 or (depth - 4) % 6:
+        raise ValueError(f"the depth of a Wide ResNet is 6 n + 4 and at least 10, not {depth}")
 
 
 def augment(images: Tensor) -> Tensor:
