@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -47,19 +48,23 @@ class Result:
 def interleaved(
     functions: Mapping[str, Callable[[], object]], seconds: float, least: int = 5
 ) -> dict[str, float]:
-    """Median time in seconds of every function; they take turns, each round from another start."""
+    """Median time in seconds of every function; they take turns, every round in another order.
+
+    What ran before decides what is in the caches and which memory is at hand: in a fixed order one
+    function would always have the better predecessor.
+    """
     for function in functions.values():
         function()
     times: dict[str, list[float]] = {name: [] for name in functions}
-    names = list(functions)
+    names, order = list(functions), random.Random(0)
     end = time.perf_counter() + seconds
     rounds = 0
     while rounds < least or (time.perf_counter() < end and rounds < 1000):
+        order.shuffle(names)
         for name in names:
             start = time.perf_counter()
             functions[name]()
             times[name].append(time.perf_counter() - start)
-        names.append(names.pop(0))
         rounds += 1
     return {name: statistics.median(values) for name, values in times.items()}
 
