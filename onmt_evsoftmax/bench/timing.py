@@ -70,14 +70,13 @@ def interleaved(
 
 
 def passes(
-    function: Callable[..., Tensor], inputs: tuple[Tensor, ...], grad: Tensor
+    function: Callable[..., Tensor], leaves: tuple[Tensor, ...], grad: Tensor
 ) -> tuple[Callable[[], object], Callable[[], object]]:
     """Two calls without arguments: the forward pass alone, and both passes."""
-    leaves = tuple(tensor.detach().clone().requires_grad_() for tensor in inputs)
 
     def forward() -> object:
         with torch.no_grad():
-            return function(*inputs)
+            return function(*leaves)
 
     def both() -> object:
         return torch.autograd.grad(function(*leaves), leaves, grad)
@@ -93,7 +92,8 @@ def compare(
     least: int = 5,
 ) -> dict[str, tuple[float, float]]:
     """Name → (median forward time, median time of both passes), all interleaved."""
-    calls = {name: passes(function, inputs, grad) for name, function in functions.items()}
+    leaves = tuple(tensor.detach().requires_grad_() for tensor in inputs)  # the same for all
+    calls = {name: passes(function, leaves, grad) for name, function in functions.items()}
     flat = {(name, i): call for name, pair in calls.items() for i, call in enumerate(pair)}
     median = interleaved({f"{name} {i}": call for (name, i), call in flat.items()}, seconds, least)
     return {name: (median[f"{name} 0"], median[f"{name} 1"]) for name in functions}

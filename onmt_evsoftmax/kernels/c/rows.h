@@ -13,20 +13,6 @@ INLINE float round_up(double t) {
     return float_of_bits((double)f < t ? next : bits);
 }
 
-/* Ask for `count` bytes that the next group will need while this one is computed on: the processor
- * stops reading ahead by itself where a group ends. The address may lie behind the last row. */
-INLINE void fetch_ahead(const void *base, int64_t offset, int64_t count) {
-    const uintptr_t from = (uintptr_t)base + (uintptr_t)offset;
-    for (int64_t b = 0; b < count; b += 64) __builtin_prefetch((const void *)(from + (uintptr_t)b));
-}
-
-/* The same for row i after the cursor, if rows are adjacent (else it does no harm). */
-INLINE void fetch_row(const RowsForward *task, const Cursor *at, int i) {
-    const int64_t n = task->columns, size = sizeof(float);
-    if (task->dtype == FLOAT32) fetch_ahead(task->scores, (at->scores + i * n) * size, n * size);
-    if (task->mask) fetch_ahead(task->mask, at->mask + i * n, n);
-}
-
 #include "rows_read.h"
 #include "rows_evsoftmax.h"
 #include "rows_narrow.h"
@@ -51,7 +37,6 @@ INLINE void narrow_rows(const RowsForward *task, Cursor *at, int64_t first, int 
         mask[i] = !task->mask ? NULL : i < rows ? task->mask + at->mask : mask[0];
         if (i < rows) cursor_next(at);
     }
-    for (int i = 0; i < LANES; i++) fetch_row(task, at, i);
     Tile t;
     t.n = n;
     if (task->mask)
@@ -207,11 +192,6 @@ INLINE void backward_group(int normalizer, const RowsBackward *task, int64_t fir
     }
     for (int i = 0; i < rows; i++) {
         double mean = sum_double(weighted[i]);
-        if (task->dtype == FLOAT32) {
-            const int64_t bytes = n * (int64_t)sizeof(float);
-            fetch_ahead(p[i], rows * bytes, bytes);
-            fetch_ahead(g[i], rows * bytes, bytes);
-        }
         /* An empty row has no slope to divide by, nor needs any. */
         if (normalizer != EVSOFTMAX) mean /= fmax(sum_double(total[i]), DBL_MIN);
         float *out = task->dtype == FLOAT32 ? (float *)task->grad_scores + (first + i) * n

@@ -69,7 +69,6 @@ INLINE void evsoftmax_group(const RowsForward *task, Cursor *at, int64_t first, 
             task->support[(first + i) * n + j] = row[i].state == FINITE && row[i].x[j] >= bar;
     }
     for (int i = 0; i < rows; i++) {
-        fetch_row(task, at, i); /* the cursor is at the next group by now */
         if (row[i].state != FINITE)
             fill_unsound(p[i], &row[i]);
         else if (eps > 0)
