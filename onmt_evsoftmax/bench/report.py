@@ -131,11 +131,13 @@ def draw(results: Sequence[Result], path: str) -> None:
         1, len(panels), figsize=(4.6 * len(panels), 3.6), squeeze=False, layout="constrained"
     )
     for axis, part in zip(axes[0], panels, strict=True):
+        ticks: set[int] = set()
         for name, (lengths, costs) in curves(results, part).items():
+            ticks.update(lengths)
             axis.loglog(lengths, costs, "o-", color=_COLOURS.get(name), label=name, base=2)
         axis.set_xlabel("length T (queries and keys)")
         axis.set_ylabel(_PLOTTED[part][0])
-        axis.set_xticks(lengths, [str(length) for length in lengths])
+        axis.set_xticks(sorted(ticks), [str(length) for length in sorted(ticks)])
         axis.set_yscale("log", base=10)
         axis.grid(alpha=0.3)
         axis.legend(frameon=False)

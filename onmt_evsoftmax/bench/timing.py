@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -47,32 +48,35 @@ class Result:
 def interleaved(
     functions: Mapping[str, Callable[[], object]], seconds: float, least: int = 5
 ) -> dict[str, float]:
-    """Median time in seconds of every function; they take turns, each round from another start."""
+    """Median time in seconds of every function; they take turns, every round in another order.
+
+    What ran before decides what is in the caches and which memory is at hand: in a fixed order one
+    function would always have the better predecessor.
+    """
     for function in functions.values():
         function()
     times: dict[str, list[float]] = {name: [] for name in functions}
-    names = list(functions)
+    names, order = list(functions), random.Random(0)
     end = time.perf_counter() + seconds
     rounds = 0
     while rounds < least or (time.perf_counter() < end and rounds < 1000):
+        order.shuffle(names)
         for name in names:
             start = time.perf_counter()
             functions[name]()
             times[name].append(time.perf_counter() - start)
-        names.append(names.pop(0))
         rounds += 1
     return {name: statistics.median(values) for name, values in times.items()}
 
 
 def passes(
-    function: Callable[..., Tensor], inputs: tuple[Tensor, ...], grad: Tensor
+    function: Callable[..., Tensor], leaves: tuple[Tensor, ...], grad: Tensor
 ) -> tuple[Callable[[], object], Callable[[], object]]:
     """Two calls without arguments: the forward pass alone, and both passes."""
-    leaves = tuple(tensor.detach().clone().requires_grad_() for tensor in inputs)
 
     def forward() -> object:
         with torch.no_grad():
-            return function(*inputs)
+            return function(*leaves)
 
     def both() -> object:
         return torch.autograd.grad(function(*leaves), leaves, grad)
@@ -88,7 +92,8 @@ def compare(
     least: int = 5,
 ) -> dict[str, tuple[float, float]]:
     """Name → (median forward time, median time of both passes), all interleaved."""
-    calls = {name: passes(function, inputs, grad) for name, function in functions.items()}
+    leaves = tuple(tensor.detach().requires_grad_() for tensor in inputs)  # the same for all
+    calls = {name: passes(function, leaves, grad) for name, function in functions.items()}
     flat = {(name, i): call for name, pair in calls.items() for i, call in enumerate(pair)}
     median = interleaved({f"{name} {i}": call for (name, i), call in flat.items()}, seconds, least)
     return {name: (median[f"{name} 0"], median[f"{name} 1"]) for name in functions}
