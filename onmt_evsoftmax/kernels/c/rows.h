@@ -1,7 +1,10 @@
 /* Row normalizers in float32 vectors, forward and backward: part of `variant.h`. */
 #include "half.h"
 
-#define NARROW 128   /* rows up to this long have their thresholds found LANES at a time */
+#define NARROW 128   /* rows up to this long have their thresholds found LANES at a time, ... */
+#ifndef NARROW_EVSOFTMAX
+#define NARROW_EVSOFTMAX 64 /* ... and with ev-softmax, which needs no search, up to this long */
+#endif
 #define GROUP 32     /* rows go through their passes in groups of up to so many ... */
 #define GROUPED 4096 /* ... and up to so many elements, which stay in the nearest cache */
 
@@ -46,7 +49,12 @@ INLINE void narrow_rows(const RowsForward *task, Cursor *at, int64_t first, int 
 
     uint32_t kept[NARROW];
     Finding found = {{0}, task->support ? kept : NULL};
-    if (task->normalizer == SPARSEMAX) {
+    if (task->normalizer == EVSOFTMAX) {
+        if (task->eps > 0)
+            narrow_evsoftmax(&t, (float)task->eps, &found);
+        else
+            narrow_evsoftmax(&t, 0.0f, &found);
+    } else if (task->normalizer == SPARSEMAX) {
         narrow_center(&t, 1.0f, &found);
         narrow_projection(&t, narrow_sparsemax(&t), 0, &found);
     } else {
@@ -104,7 +112,7 @@ static int rows_forward(const void *argument, int64_t begin, int64_t end) {
     cursor_start(&at, task, begin);
     for (int64_t r = begin; r < end;) {
         const int rows = end - r < together ? (int)(end - r) : together;
-        if (task->normalizer == EVSOFTMAX) {
+        if (task->normalizer == EVSOFTMAX && n > NARROW_EVSOFTMAX) {
             evsoftmax_group(task, &at, r, rows, scratch, room);
             r += rows;
         } else if (n <= NARROW) {

@@ -1,7 +1,7 @@
-/* sparsemax and entmax-1.5 of narrow rows, LANES at a time, one row per lane: part of `rows.h`.
+/* Narrow rows LANES at a time, one row per lane, forward: part of `rows.h`.
  *
  * In short rows the horizontal steps of a reduction cost more than its vertical ones, and finding
- * the threshold takes several. A block of rows is therefore transposed first: x[j] holds entry j of
+ * a threshold takes several. A block of rows is therefore transposed first: x[j] holds entry j of
  * every row, and each row's sums, maxima and thresholds sit in its own lane. Entries that take no
  * part are -inf.
  */
@@ -133,4 +133,48 @@ INLINE Sum narrow_entmax15(const Tile *t) {
     tau.low = entmax15_closed(sum.low, squares.low, k.low);
     tau.high = entmax15_closed(sum.high, squares.high, k.high);
     return tau;
+}
+
+/* The least float32 that is not below each mean; see `round_up`. What rounding took away is scaled,
+ * so that its sign survives in float32. */
+INLINE vf round_each_up(Sum mean) {
+    const vf near = in_float(mean);
+    const Sum rounded = in_double(near);
+    const vd low = (mean.low - rounded.low) * 0x1p60, high = (mean.high - rounded.high) * 0x1p60;
+    const vi bits = as_int(near), next = bits + (1 | bits >> 31);
+    return choose(in_float((Sum){low, high}) > splat(0.0f), as_float(next), near);
+}
+
+/* ev-softmax, whose formula is in `evidential_weight`. */
+INLINE void narrow_evsoftmax(Tile *t, float eps, Finding *found) {
+    const vf nothing = splat(-INFINITY), zero = splat(0.0f);
+    vf max = nothing;
+    vi poisoned = {0}, count = {0};
+    Sum sum = {{0}, {0}};
+    for (int64_t j = 0; j < t->n; j++) {
+        const vf x = t->x[j];
+        const vi valid = x != nothing;
+        max = larger(x, max);
+        poisoned |= ~(x < splat(INFINITY));
+        sum_vector(&sum, both(valid, x));
+        count -= valid;
+    }
+    const Sum k = in_double(__builtin_convertvector(count, vf));
+    const vf mean = round_each_up((Sum){sum.low / k.low, sum.high / k.high});
+    /* A rounded mean can exceed every entry of a constant row; that of an empty one is NaN. */
+    const vf threshold = choose(mean < max, mean, max), floor = max + UNDERFLOW;
+    const vf bar = eps > 0 ? threshold : larger(threshold, floor);
+    vf part[4] = {zero, zero, zero, zero};
+    for (int64_t j = 0; j < t->n; j++) {
+        const vf x = t->x[j];
+        if (found->kept)
+            found->kept[j] = bits_of((eps > 0 ? x == x : x >= threshold) & (x != nothing));
+        t->x[j] = both(x != nothing, evidential_weight(x, max, bar, floor, eps));
+        part[j & 3] += t->x[j];
+    }
+    Sum total = in_double(part[0] + part[1]);
+    sum_vector(&total, part[2] + part[3]);
+    const vf factor = in_float((Sum){1.0 / total.low, 1.0 / total.high});
+    for (int64_t j = 0; j < t->n; j++) t->x[j] = both(count != 0, t->x[j] * factor);
+    found->poisoned = poisoned;
 }
