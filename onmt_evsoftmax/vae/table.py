@@ -10,6 +10,7 @@ from typing import Any
 
 from onmt_evsoftmax.console import UserError
 from onmt_evsoftmax.files import replacing
+from onmt_evsoftmax.latex import escape
 
 #: How methods are called in the paper; others keep their name.
 TITLES = {
@@ -43,9 +44,9 @@ class Cell:
         variance = math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)
         return cls(mean, math.sqrt(variance / len(values)), len(values))
 
-    def show(self, decimals: int, between: str = " ± ") -> str:
+    def show(self, decimals: int) -> str:
         text = f"{self.mean:.{decimals}f}"
-        return text if self.error is None else f"{text}{between}{self.error:.{decimals}f}"
+        return text if self.error is None else f"{text} ± {self.error:.{decimals}f}"
 
 
 @dataclass
@@ -71,11 +72,11 @@ class Table:
         rows = {m: {k: Cell.of(v) for k, v in values[m].items()} for m in order}
         return cls(results[0]["experiment"], rows, metrics, _signature(results))
 
-    def _cells(self, between: str = " ± ") -> list[list[str]]:
+    def _cells(self) -> list[list[str]]:
         shown = [k for k in self.metrics if any(k in row for row in self.rows.values())]
         lines = [["", *(self.metrics[key][0] for key in shown)]]
         for method, row in self.rows.items():
-            cells = [row[k].show(self.metrics[k][1], between) if k in row else "–" for k in shown]
+            cells = [row[k].show(self.metrics[k][1]) if k in row else "–" for k in shown]
             lines.append([TITLES.get(method, method), *cells])
         return lines
 
@@ -98,7 +99,7 @@ class Table:
         return "\n".join([*rows, "", self.signature])
 
     def latex(self) -> str:
-        lines = [[_escape(cell) for cell in line] for line in self._cells(" $\\pm$ ")]
+        lines = [[escape(cell) for cell in line] for line in self._cells()]
         body = [" & ".join(line) + r" \\" for line in lines]
         columns = "l" + "r" * (len(lines[0]) - 1)
         return "\n".join(
@@ -125,10 +126,6 @@ class Table:
             raise UserError(f"{path}: write {', '.join(formats)}, not {suffix or 'no extension'}")
         with replacing(path) as temporary:
             temporary.write_text(formats[suffix]() + "\n", encoding="utf-8")
-
-
-def _escape(text: str) -> str:
-    return text.replace("&", r"\&").replace("–", "--")
 
 
 def _signature(results: list[dict[str, Any]]) -> str:
