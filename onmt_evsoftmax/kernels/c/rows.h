@@ -1,12 +1,10 @@
 /* Row normalizers in float32 vectors, forward and backward: part of `variant.h`. */
 #include "half.h"
 
-#define NARROW 128   /* rows up to this long have their thresholds found LANES at a time, ... */
-#ifndef NARROW_EVSOFTMAX
+#define NARROW 128          /* rows up to this long have their thresholds found LANES at a time, ... */
 #define NARROW_EVSOFTMAX 64 /* ... and with ev-softmax, which needs no search, up to this long */
-#endif
-#define GROUP 32     /* rows go through their passes in groups of up to so many ... */
-#define GROUPED 4096 /* ... and up to so many elements, which stay in the nearest cache */
+#define GROUP 32            /* longer rows go through their passes in groups of up to so many ... */
+#define GROUPED 1024        /* ... and up to so many elements, which stay in the nearest cache */
 
 /* The least float32 that is not below `t`: comparing a float32 with it is comparing with `t`. */
 INLINE float round_up(double t) {
