@@ -111,13 +111,14 @@ def test_cvae_loss_reaches_every_part(name):
 # --- semi-supervised VAE --------------------------------------------------------------------------
 
 
-def ss_model(pixels: int = 16) -> SSVAE:
-    return SSVAE(pixels, 10, width=12, hidden=10, gaussian=3).double()
+def ss_model(pixels: int = 16, layers: int = 1) -> SSVAE:
+    return SSVAE(pixels, 10, width=12, hidden=10, gaussian=3, layers=layers).double()
 
 
+@pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("name", NAMES)
-def test_marginal_loss_over_the_support_is_the_full_one_in_value_and_gradient(name):
-    model = ss_model()
+def test_marginal_loss_over_the_support_is_the_full_one_in_value_and_gradient(name, layers):
+    model = ss_model(layers=layers)
     with torch.no_grad():
         model.scores.weight.mul_(20)  # so that sparse normalizers are sparse
     x = torch.bernoulli(torch.full((30, 16), 0.4, dtype=torch.float64))

@@ -72,7 +72,7 @@ def digits_and_priors(results: Results) -> Any:
         for column, query in enumerate(("even", "odd")):
             prior, support = content["prior"][column], content["support"][column]
             cell = outer[row, column].subgridspec(2, 1, height_ratios=(1, 0.5), hspace=0.04)
-            bars, digits = (figure.add_subplot(part) for part in cell)
+            bars, digits = (figure.add_subplot(cell[part]) for part in (0, 1))
             bars.bar(range(len(prior)), prior, color=_colour(method), width=0.75)
             bars.set(xlim=(-0.6, len(prior) - 0.4), ylim=(0, top), xticks=[])
             bars.set_title(f"{query}: {sum(support)} of {len(prior)} classes", fontsize=9, pad=3)
@@ -82,8 +82,10 @@ def digits_and_priors(results: Results) -> Any:
                 bars.set_ylabel(TITLES.get(method, method).replace(" ", "\n"), fontsize=9)
             for place, (image, kept) in enumerate(zip(content["images"], support, strict=True)):
                 box = (place - 0.45, place + 0.45, 0, 0.9)
-                shade = {"cmap": "gray_r", "vmin": 0, "vmax": 255, "alpha": 1 if kept else 0.3}
-                digits.imshow(_picture(image), extent=box, **shade)
+                alpha = 1 if kept else 0.3
+                digits.imshow(
+                    _picture(image), extent=box, cmap="gray_r", vmin=0, vmax=255, alpha=alpha
+                )
             digits.set(xlim=(-0.6, len(prior) - 0.4), ylim=(0, 0.95))
             digits.axis("off")
         figure.align_ylabels()

@@ -17,29 +17,43 @@ from onmt_evsoftmax.vae import latent
 from onmt_evsoftmax.vae.estimators import Estimator, marginalize
 
 
+def _deeper(hidden: int, layers: int) -> nn.Sequential:
+    """The hidden layers after the first; nothing if there is only one."""
+    return nn.Sequential(
+        *(m for _ in range(layers - 1) for m in (nn.Linear(hidden, hidden), nn.ReLU()))
+    )
+
+
 class Decoder(nn.Module):
     """p(x | z, h): a row of scores (R, pixels) per row of z's contribution and of h (R, G).
 
     ``calls`` counts the rows that were decoded.
     """
 
-    def __init__(self, classes: int, gaussian: int, hidden: int, pixels: int) -> None:
+    def __init__(self, classes: int, gaussian: int, hidden: int, pixels: int, layers: int) -> None:
         super().__init__()
         self.label = nn.Linear(classes, hidden, bias=False)
         self.code = nn.Linear(gaussian, hidden)
+        self.deeper = _deeper(hidden, layers)
         self.out = nn.Linear(hidden, pixels)
         self.calls = 0
 
     def forward(self, label: Tensor, code: Tensor) -> Tensor:
         self.calls += len(code)
-        return self.out(F.relu(label + self.code(code)))
+        return self.out(self.deeper(F.relu(label + self.code(code))))
 
 
 class SSVAE(nn.Module):
     """Classifier q(z | x), inference network q(h | x, z) and generative network p(x | z, h)."""
 
     def __init__(
-        self, pixels: int, classes: int, width: int = 256, hidden: int = 128, gaussian: int = 8
+        self,
+        pixels: int,
+        classes: int,
+        width: int = 256,
+        hidden: int = 128,
+        gaussian: int = 8,
+        layers: int = 1,
     ) -> None:
         super().__init__()
         self.features = nn.Sequential(
@@ -53,8 +67,9 @@ class SSVAE(nn.Module):
         self.scores = nn.Linear(width, classes)
         self.image = nn.Linear(pixels, hidden)
         self.label = nn.Linear(classes, hidden, bias=False)
+        self.deeper = _deeper(hidden, layers)
         self.moments = nn.Linear(hidden, 2 * gaussian)
-        self.decoder = Decoder(classes, gaussian, hidden, pixels)
+        self.decoder = Decoder(classes, gaussian, hidden, pixels, layers)
 
     def classify(self, x: Tensor) -> Tensor:
         """Scores (N, K) of the digits."""
@@ -92,7 +107,8 @@ class NegativeElbo:
         return self._cost(hidden, model.decoder.label(z), self.noise[:, 0], self.x)
 
     def _cost(self, hidden: Tensor, label: Tensor, noise: Tensor, x: Tensor) -> Tensor:
-        mean, log_variance = self.model.moments(F.relu(hidden)).chunk(2, -1)
+        moments = self.model.moments(self.model.deeper(F.relu(hidden)))
+        mean, log_variance = moments.chunk(2, -1)
         h = mean + (log_variance / 2).exp() * noise
         scores = self.model.decoder(label, h)
         rebuilt = F.binary_cross_entropy_with_logits(scores, x, reduction="none").sum(-1)

@@ -54,6 +54,7 @@ class Configuration:
     temperature: float = 0.67
     classifier_hidden: int = 256
     hidden: int = 128
+    hidden_layers: int = 1
     gaussian: int = 8
 
     def __post_init__(self) -> None:
@@ -112,7 +113,7 @@ class Task:
 
     def model(self) -> SSVAE:
         c, pixels = self.c, self.images.size(1)
-        sizes = (c.classifier_hidden, c.hidden, c.gaussian)
+        sizes = (c.classifier_hidden, c.hidden, c.gaussian, c.hidden_layers)
         return SSVAE(pixels, self.classes, *sizes).to(self.images.device)
 
     def estimator(self, name: str) -> Estimator:
