@@ -17,7 +17,7 @@ help:  ## list the targets
 install: $(STAMP)  ## make .venv and install the package into it, editable, versions pinned
 
 # torch goes first: by its pin it is a small CPU build; left to a dependency's range it is gigabytes.
-$(STAMP): setup.py pyproject.toml constraints.txt
+$(STAMP): setup.py pyproject.toml constraints.txt $(wildcard onmt_evsoftmax/kernels/c/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
@@ -40,7 +40,7 @@ test: $(STAMP)  ## the whole test suite
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # OpenNMT-py 3.5.1 asks for an old torch, so this environment is listed whole and not resolved.
-$(STAMP35): setup.py pyproject.toml constraints.txt requirements-onmt35.txt
+$(STAMP35): setup.py pyproject.toml constraints.txt requirements-onmt35.txt $(wildcard onmt_evsoftmax/kernels/c/*)
 	$(PYTHON) -m venv $(VENV35)
 	$(VENV35)/bin/python -m pip install --quiet --upgrade pip setuptools -c constraints.txt
 	sed '/^# Only for/,$$d; /^OpenNMT-py/d; /^ctranslate2/d' constraints.txt > $(VENV35)/shared.txt
