@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from onmt_evsoftmax import kernels
 from onmt_evsoftmax.attention import evsoftmax_attention
-from onmt_evsoftmax.bench.timing import Result, compare
+from onmt_evsoftmax.bench.timing import NO_TARGET, Result, Target, compare, ratios
 
 PEER = "torch SDPA"
 SIZE = 64
@@ -66,6 +66,13 @@ def density_of(query: Tensor, key: Tensor) -> float:
     return (scores >= scores.mean(-1, keepdim=True)).float().mean().item()
 
 
+def target(name: str, case: Case) -> Target:
+    """What the ratios (forward, both passes) should not exceed."""
+    if name != "evsoftmax":
+        return NO_TARGET
+    return (0.7, None) if case.density and case.density <= 0.2 else (1.0, 0.95)
+
+
 def measure(case: Case, seconds: float, seed: int) -> Iterator[Result]:
     """Our attention as it chooses its way by itself, and the explicit one up to length 2048."""
     query, key, value = tensors(case, seed)
@@ -86,22 +93,6 @@ def measure(case: Case, seconds: float, seed: int) -> Iterator[Result]:
             q, k, v, mask, causal, way="explicit"
         )
     times = compare(functions, (query, key, value), torch.randn_like(value), seconds)
-    peer = times.pop(PEER)
-    for name, (forward, both) in times.items():
-        goal: tuple[float | None, float | None] = (None, None)
-        if name == "evsoftmax":
-            goal = (0.7, None) if case.density and case.density <= 0.2 else (1.0, 0.95)
-        kept = "" if case.density is None else f"keeps {density_of(query, key):.2f}"
-        yield Result(
-            part="attention" if case.density is None else "density",
-            case=str(case),
-            name=name,
-            peer=PEER,
-            forward=forward / peer[0],
-            both=both / peer[1],
-            peer_forward=peer[0],
-            peer_both=peer[1],
-            target_forward=goal[0],
-            target_both=goal[1],
-            note=kept,
-        )
+    part = "attention" if case.density is None else "density"
+    kept = "" if case.density is None else f"keeps {density_of(query, key):.2f}"
+    yield from ratios(times, PEER, part, str(case), lambda name: target(name, case), note=kept)

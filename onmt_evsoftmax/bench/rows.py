@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from onmt_evsoftmax import functional
-from onmt_evsoftmax.bench.timing import Result, compare
+from onmt_evsoftmax.bench.timing import NO_TARGET, Result, Target, compare, ratios
 
 SHAPES = ((16384, 32), (16384, 64), (16384, 256), (32768, 1024), (1024, 32000))
 PEER = "torch.softmax"
@@ -19,14 +19,14 @@ LIBRARY = {
 }
 
 
-def target(name: str, columns: int) -> tuple[float, float] | None:
+def target(name: str, columns: int) -> Target:
     """What the ratios (forward, both passes) should not exceed."""
     if columns > 1024 or name.startswith("entmax library"):
-        return None
+        return NO_TARGET
     wide = columns >= 256
     return {
         "evsoftmax": (0.85, 0.95) if columns <= 256 else (0.95, 1.05),
-        "evsoftmax, masked": (0.95, 1.0) if columns <= 256 else None,
+        "evsoftmax, masked": (0.95, 1.0) if columns <= 256 else NO_TARGET,
         "sparsemax": (0.9, 0.9) if wide else (1.2, 1.2),
         "entmax15": (1.1, 1.1) if wide else (1.8, 1.8),
     }[name]
@@ -40,6 +40,7 @@ def cases() -> list[tuple[int, int]]:
 def measure(case: tuple[int, int], seconds: float, seed: int) -> Iterator[Result]:
     """All normalizers on one shape; float32, a mask that hides a fifth at random."""
     rows, columns = case
+    name = f"{rows}×{columns}"
     generator = torch.Generator().manual_seed(seed)
     scores, grad = (torch.randn(rows, columns, generator=generator) for _ in range(2))
     mask = torch.rand(rows, columns, generator=generator) < 0.8
@@ -54,18 +55,4 @@ def measure(case: tuple[int, int], seconds: float, seed: int) -> Iterator[Result
     slow = {PEER: functions[PEER], **LIBRARY}
     for group, share, least in ((functions, seconds, 7), (slow, 0.0, 3)):
         times = compare(group, (scores,), grad, share, least)
-        peer = times.pop(PEER)
-        for name, (forward, both) in times.items():
-            goal = target(name, columns) or (None, None)
-            yield Result(
-                part="rows",
-                case=f"{rows}×{columns}",
-                name=name,
-                peer=PEER,
-                forward=forward / peer[0],
-                both=both / peer[1],
-                peer_forward=peer[0],
-                peer_both=peer[1],
-                target_forward=goal[0],
-                target_both=goal[1],
-            )
+        yield from ratios(times, PEER, "rows", name, lambda of: target(of, columns))

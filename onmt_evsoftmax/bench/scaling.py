@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from onmt_evsoftmax.attention import evsoftmax_attention
-from onmt_evsoftmax.bench.timing import Result, compare
+from onmt_evsoftmax.bench.timing import Result, compare, ratios
 from onmt_evsoftmax.console import UserError
 
 PEER = "torch SDPA"
@@ -57,18 +57,7 @@ def measure(length: int, seconds: float, seed: int) -> Iterator[Result]:
     """Times at one length."""
     inputs = _tensors(length, seed)
     times = compare(_ways(length), inputs, torch.randn_like(inputs[0]), seconds, least=3)
-    peer = times.pop(PEER)
-    for name, (forward, both) in times.items():
-        yield Result(
-            part="length",
-            case=f"1,{HEADS},{length}",
-            name=name,
-            peer=PEER,
-            forward=forward / peer[0],
-            both=both / peer[1],
-            peer_forward=peer[0],
-            peer_both=peer[1],
-        )
+    yield from ratios(times, PEER, "length", f"1,{HEADS},{length}")
 
 
 def measure_memory(length: int, seconds: float, seed: int) -> Iterator[Result]:
@@ -86,19 +75,7 @@ def measure_memory(length: int, seconds: float, seed: int) -> Iterator[Result]:
         if done.returncode:
             raise UserError(f"bench: measuring memory of {name} failed: {done.stderr.strip()}")
         found[name] = json.loads(done.stdout)
-    peer = found.pop(PEER)
-    for name, (forward, both) in found.items():
-        yield Result(
-            part="memory",
-            case=f"1,{HEADS},{length}",
-            name=name,
-            peer=PEER,
-            forward=forward / peer[0],
-            both=both / peer[1],
-            unit="memory",
-            peer_forward=peer[0],
-            peer_both=peer[1],
-        )
+    yield from ratios(found, PEER, "memory", f"1,{HEADS},{length}", unit="memory")
 
 
 def exponent(lengths: list[int], costs: list[float]) -> float:

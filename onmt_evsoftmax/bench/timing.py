@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -42,6 +42,42 @@ class Result:
         return any(
             value is not None and target is not None and sign * value > sign * target
             for value, target in pairs
+        )
+
+
+#: What the ratios of the forward pass and of both passes should not exceed, where one was set.
+Target = tuple[float | None, float | None]
+NO_TARGET: Target = (None, None)
+
+
+def ratios(
+    measured: Mapping[str, tuple[float, float]],
+    peer: str,
+    part: str,
+    case: str,
+    target: Callable[[str], Target] = lambda name: NO_TARGET,
+    unit: str = "time",
+    note: str = "",
+) -> Iterator[Result]:
+    """What was measured (name → forward, both passes) of everything but the peer, as its ratio."""
+    peer_forward, peer_both = measured[peer]
+    for name, (forward, both) in measured.items():
+        if name == peer:
+            continue
+        target_forward, target_both = target(name)
+        yield Result(
+            part=part,
+            case=case,
+            name=name,
+            peer=peer,
+            forward=forward / peer_forward,
+            both=both / peer_both,
+            unit=unit,
+            peer_forward=peer_forward,
+            peer_both=peer_both,
+            target_forward=target_forward,
+            target_both=target_both,
+            note=note,
         )
 
 
