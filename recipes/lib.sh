@@ -177,6 +177,16 @@ text() { extracted "$OUTPUT/text" "$@"; }
 # raw NAME ...: the same into raw/, for text that is still to be cleaned or split.
 raw() { extracted "$OUTPUT/raw" "$@"; }
 
+# captions: text/{train,valid,test} of Multi30k, test being that of 2016.
+captions() {
+    local pair name file
+    for pair in train:train valid:val test:test_2016_flickr; do
+        name=${pair%%:*} file=${pair##*:}
+        text "$name" "$file.en.gz" "$file.de.gz" -- --format plain \
+            --source "$ARCHIVES/$file.en.gz" --target "$ARCHIVES/$file.de.gz"
+    done
+}
+
 extracted() {
     local folder=$1 name=$2 archives=()
     shift 2

@@ -7,10 +7,6 @@ SIZE=4000
 . "$(dirname "$0")/../lib.sh"
 options "$@"
 
-for pair in train:train valid:val test:test_2016_flickr; do
-    name=${pair%%:*} file=${pair##*:}
-    text "$name" "$file.en.gz" "$file.de.gz" -- --format plain \
-        --source "$ARCHIVES/$file.en.gz" --target "$ARCHIVES/$file.de.gz"
-done
+captions
 encode_text train "valid test"
 [[ $DRY_RUN ]] || say "ready: $OUTPUT/data"
