@@ -1,4 +1,4 @@
-"""The contract of functional.py: values, masks, special rows, types, layouts, transformations."""
+"""The contract of functional.py: values, special rows, types, layouts, refusals."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ import numpy as np
 import pytest
 import reference
 import torch
-from cases import CASES, DTYPES, SPARSE, TOLERANCE, rows, wild_rows
+from cases import CASES, DTYPES, TOLERANCE, each, rows, wild_rows
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from onmt_evsoftmax import functional
-
-each = pytest.mark.parametrize("name", CASES)
-each_sparse = pytest.mark.parametrize("name", SPARSE)
 
 
 def expect(name: str, v: np.ndarray, p: torch.Tensor, support: torch.Tensor, tolerance: float):
@@ -104,107 +101,6 @@ def test_figure_1():
         )
 
 
-# --- masks ----------------------------------------------------------------------------------------
-
-JUNK = [math.nan, math.inf, -math.inf, 0.0, 1e30, -1e18]
-
-
-@each
-@given(v=rows(), data=st.data())
-def test_padding_changes_nothing(name, v, data):
-    """A row alone and the same row among masked junk: equal support, values and gradient."""
-    assume(reference.margin(v, name) > 1e-5)
-    places = data.draw(st.lists(st.integers(0, len(v)), max_size=8), label="where junk goes")
-    padded = list(map(float, v))
-    mask = [True] * len(v)
-    for place in places:
-        padded.insert(place, data.draw(st.sampled_from(JUNK)))
-        mask.insert(place, False)
-    f = CASES[name][0]
-    alone = torch.from_numpy(v).float().requires_grad_()
-    among = torch.tensor(padded, requires_grad=True)
-    takes_part = torch.tensor(mask)
-    p, support = f(alone, return_support=True)
-    q, padded_support = f(among, takes_part, return_support=True)
-    assert padded_support[takes_part].tolist() == support.tolist()
-    assert not padded_support[~takes_part].any()
-    torch.testing.assert_close(q[takes_part], p, atol=1e-6, rtol=0)
-    assert (q[~takes_part] == 0).all()
-    weight = torch.linspace(-1, 1, len(v))
-    (p * weight).sum().backward()
-    spread = torch.zeros(len(padded)).masked_scatter(takes_part, weight)
-    (q * spread).sum().backward()
-    torch.testing.assert_close(among.grad[takes_part], alone.grad, atol=2e-5, rtol=1e-4)
-    assert (among.grad[~takes_part] == 0).all()
-
-
-@each
-def test_a_fully_masked_row_is_zero_with_zero_gradient(name):
-    f = CASES[name][0]
-    for filling in JUNK:
-        scores = torch.randn(3, 5)
-        scores[1] = filling
-        scores.requires_grad_()
-        mask = torch.ones(3, 5, dtype=torch.bool)
-        mask[1] = False
-        p, support = f(scores, mask, return_support=True)
-        assert (p[1] == 0).all()
-        assert not support[1].any()
-        assert p[[0, 2]].sum(-1).allclose(torch.ones(2))
-        p.square().sum().backward()
-        assert (scores.grad[1] == 0).all()
-        assert scores.grad.isfinite().all()
-
-
-@each
-def test_minus_infinity_is_masked(name):
-    f = CASES[name][0]
-    scores = torch.tensor([[1.0, -math.inf, 0.3, 0.9], [-math.inf] * 4, [1.0, 2.0, 3.0, 4.5]])
-    finite = scores.masked_fill(scores == -math.inf, 7.0)
-    p, support = f(scores, return_support=True)
-    q, masked_support = f(finite, scores > -math.inf, return_support=True)
-    assert torch.equal(p, q)
-    assert torch.equal(support, masked_support)
-
-
-@each
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_broken_row_stays_alone(name, bad):
-    f = CASES[name][0]
-    scores = torch.randn(3, 6)
-    scores[1, 2] = bad
-    mask = torch.ones(3, 6, dtype=torch.bool)
-    mask[:, 5] = False
-    for given_mask in (None, mask):
-        p = f(scores, given_mask)
-        valid = slice(0, 6 if given_mask is None else 5)
-        assert p[1, valid].isnan().all()
-        assert p[[0, 2]].isfinite().all()
-    assert (f(scores, mask)[:, 5] == 0).all()
-
-
-@each
-def test_masks_broadcast(name):
-    f = CASES[name][0]
-    scores = torch.randn(2, 3, 4, 5)
-    for shape in [(5,), (4, 5), (2, 1, 1, 5), (1, 3, 4, 1), (2, 3, 4, 5), ()]:
-        mask = torch.rand(shape) < 0.7
-        whole = mask.expand(scores.shape)
-        torch.testing.assert_close(f(scores, mask), f(scores, whole), msg=str(shape))
-
-
-def test_the_published_formulation_fails_the_padding_test():
-    """Masked scores that enter the mean make ev-softmax a softmax: what this package avoids."""
-    v = torch.tensor([0.4, 1.4, -0.8])
-    filled = torch.cat([v, torch.tensor([-1e18])])
-    published = torch.softmax(filled.masked_fill(filled < filled.mean(), -math.inf), -1)
-    torch.testing.assert_close(published[:3], torch.softmax(v, -1))
-    ours = functional.evsoftmax(filled, torch.tensor([True, True, True, False]))
-    torch.testing.assert_close(ours[:3], functional.evsoftmax(v))
-    assert (published[:3] > 0).all()
-    assert ours[2] == 0
-
-
 # --- special rows ---------------------------------------------------------------------------------
 
 
@@ -280,117 +176,6 @@ def test_expanded_scores(name):
     f = CASES[name][0]
     row = torch.randn(1, 7)
     torch.testing.assert_close(f(row.expand(5, 7)), f(row).expand(5, 7))
-
-
-# --- gradients ------------------------------------------------------------------------------------
-
-
-def far_from_ties(name: str, shape: tuple[int, ...], mask: torch.Tensor) -> torch.Tensor:
-    """Random float64 scores whose rows keep their support under finite differences."""
-    generator = torch.Generator().manual_seed(3)
-    while True:
-        scores = torch.randn(shape, generator=generator, dtype=torch.float64)
-        flat, flat_mask = scores.reshape(-1, shape[-1]), mask.expand(shape).reshape(-1, shape[-1])
-        valid = [v[m].numpy() for v, m in zip(flat, flat_mask, strict=True) if m.any()]
-        if all(reference.margin(v, name) > 1e-3 for v in valid):
-            return scores.requires_grad_()
-
-
-@each
-def test_first_and_second_derivatives(name):
-    f = CASES[name][0]
-    mask = torch.tensor([[True] * 6, [True, False, True, True, False, True], [False] * 6])
-    scores = far_from_ties(name, (3, 6), mask)
-    assert torch.autograd.gradcheck(lambda s: f(s, mask), scores)
-    assert torch.autograd.gradgradcheck(lambda s: f(s, mask), scores)
-    turned = scores.detach().t().contiguous().requires_grad_()
-    assert torch.autograd.gradcheck(lambda s: f(s, mask.t(), 0), turned)
-
-
-def test_derivatives_of_log_evsoftmax():
-    scores = far_from_ties("evsoftmax", (3, 6), torch.ones(3, 6, dtype=torch.bool))
-    assert torch.autograd.gradcheck(functional.log_evsoftmax, scores)
-    assert torch.autograd.gradgradcheck(functional.log_evsoftmax, scores)
-
-
-def test_entmax_gives_alpha_a_gradient():
-    scores = torch.randn(
-        2, 3, 4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(5)
-    )
-    alpha = torch.tensor([1.2, 1.5, 1.9], dtype=torch.float64).view(3, 1, 1).requires_grad_()
-    mask = torch.rand(2, 1, 1, 5, generator=torch.Generator().manual_seed(5)) < 0.8
-    scores.requires_grad_()
-
-    def f(s, a):
-        return functional.entmax(s, mask, alpha=a)
-
-    assert torch.autograd.gradcheck(f, (scores, alpha))
-    assert torch.autograd.gradgradcheck(f, (scores, alpha))
-    for head, value in enumerate(alpha.flatten().tolist()):
-        torch.testing.assert_close(
-            f(scores, alpha)[:, head], functional.entmax(scores[:, head], mask[:, 0], alpha=value)
-        )
-    torch.testing.assert_close(
-        functional.entmax(scores, alpha=2.0), functional.sparsemax(scores), atol=1e-9, rtol=0
-    )
-
-
-# --- transformations ------------------------------------------------------------------------------
-
-
-@each
-@pytest.mark.parametrize("masked", [False, True])
-def test_vmap_equals_a_loop(name, masked):
-    f = CASES[name][0]
-    scores = torch.randn(4, 3, 6)
-    mask = (torch.rand(4, 3, 6) < 0.7) if masked else None
-    expected = f(scores, mask, 0 - 1)
-    for axis in (0, 1):
-        inputs = (scores,) if mask is None else (scores, mask)
-        mapped = torch.vmap(lambda s, m=None: f(s, m), in_dims=axis)(*inputs)
-        torch.testing.assert_close(mapped, expected.movedim(axis, 0))
-    if masked:  # one mask for all
-        mapped = torch.vmap(f, in_dims=(0, None))(scores, mask[0])
-        torch.testing.assert_close(mapped, f(scores, mask[0]))
-    nested = torch.vmap(torch.vmap(f))(scores)
-    torch.testing.assert_close(nested, f(scores))
-    square = torch.func.grad(lambda s: f(s).square().sum())
-    leaf = scores[0].clone().requires_grad_()
-    f(leaf).square().sum().backward()
-    torch.testing.assert_close(torch.vmap(square)(scores[0]), leaf.grad)
-
-
-@each
-@pytest.mark.parametrize("masked", [False, True])
-def test_compiles_without_graph_breaks(name, masked):
-    f = CASES[name][0]
-    # The default backend compiles C++ for each; one function through it shows that it can.
-    backend = "inductor" if name == "evsoftmax" else "aot_eager"
-    compiled = torch.compile(f, fullgraph=True, backend=backend)
-    mask = (torch.rand(8, 16) < 0.7) if masked else None
-    eager = torch.randn(8, 16, requires_grad=True)
-    other = eager.detach().clone().requires_grad_()
-    expected, result = f(eager, mask), compiled(other, mask)
-    torch.testing.assert_close(result, expected, atol=2e-6, rtol=1e-5)
-    expected.square().sum().backward()
-    result.square().sum().backward()
-    torch.testing.assert_close(other.grad, eager.grad, atol=2e-6, rtol=1e-4)
-
-
-@each
-def test_autocast_changes_neither_type_nor_value(name):
-    f = CASES[name][0]
-    scores = torch.randn(4, 8)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        torch.testing.assert_close(f(scores), f(scores.clone()))
-        assert f(scores).dtype == torch.float32
-        assert f(scores.bfloat16()).dtype == torch.bfloat16
-
-
-@each
-def test_meta_tensors_have_shapes(name):
-    p, support = CASES[name][0](torch.empty(3, 4, device="meta"), return_support=True)
-    assert p.shape == support.shape == (3, 4)
 
 
 # --- refusals -------------------------------------------------------------------------------------
