@@ -1,7 +1,8 @@
-"""What every command line of this package shares: errors a user can act on, and exit codes."""
+"""What every command line of this package shares: help, errors a user can act on, exit codes."""
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import os
 import sys
@@ -11,6 +12,18 @@ from typing import NoReturn
 
 class UserError(Exception):
     """One sentence for the user: what is wrong, where (file, line, key) and what to do."""
+
+
+def command_line(
+    description: str | None, epilog: str, prog: str | None = None
+) -> argparse.ArgumentParser:
+    """A parser without options whose help keeps the lines of ``description`` and ``epilog``."""
+    return argparse.ArgumentParser(
+        prog=prog,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:

@@ -7,7 +7,6 @@ points with one support, since it jumps where the support changes.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from onmt_evsoftmax import functional
+from onmt_evsoftmax.console import command_line
 
 Function = Callable[..., Tensor]
 
@@ -193,11 +193,10 @@ def render(cells: dict[str, dict[str, Cell]]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Search and print."""
-    parser = argparse.ArgumentParser(
-        prog="python -m onmt_evsoftmax properties",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python -m onmt_evsoftmax properties --trials 2000",
+    parser = command_line(
+        __doc__,
+        "example: python -m onmt_evsoftmax properties --trials 2000",
+        "python -m onmt_evsoftmax properties",
     )
     parser.add_argument("--trials", type=int, default=500, help="points per size, scale and kind")
     parser.add_argument("--seed", type=int, default=0)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import statistics
@@ -15,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from onmt_evsoftmax.console import UserError, run
+from onmt_evsoftmax.console import UserError, command_line, run
 from onmt_evsoftmax.outputs import (
     FIGURES,
     Writer,
@@ -24,6 +23,9 @@ from onmt_evsoftmax.outputs import (
     ending,
     write_outputs,
 )
+
+_ABOUT = """One table and figure of all normalizers and seeds, from the files of onmt_score and
+onmt_count_attended."""
 
 _EXAMPLE = """A NAME given several times has several runs (training seeds): mean ± standard error.
 
@@ -201,13 +203,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from onmt_evsoftmax.support.tables import RENDERERS, Table
 
     endings = [*RENDERERS, ".json", *FIGURES]
-    parser = argparse.ArgumentParser(
-        prog="python -m onmt_evsoftmax.study",
-        description="One table and figure of all normalizers and seeds, from the files of "
-        "onmt_score and onmt_count_attended.",
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line(_ABOUT, _EXAMPLE, "python -m onmt_evsoftmax.study")
     parser.add_argument("--scores", type=Path, required=True, help="JSON of onmt_score")
     parser.add_argument(
         "--attended", nargs="+", required=True, metavar="NAME=FILE",

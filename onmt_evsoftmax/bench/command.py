@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from onmt_evsoftmax.bench import attention, endtoend, report, rows, scaling
 from onmt_evsoftmax.bench.timing import Result
-from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.console import UserError, command_line
 
 
 class Part(NamedTuple):
@@ -33,19 +33,21 @@ PARTS = {
 }
 
 
+_ABOUT = """Speed and memory as ratios against named peers: all take turns in one process, and
+medians are divided. A target stands in parentheses, ! marks one that is missed."""
+
+_EPILOG = f"""parts:
+{chr(10).join(f"  {name:<10} {part.what}" for name, part in PARTS.items())}
+
+example (keep the machine idle):
+  $ python -m onmt_evsoftmax bench --only rows attention --json bench.json
+  $ python -m onmt_evsoftmax bench --only length memory -o growth.svg
+"""
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m onmt_evsoftmax bench",
-        description="Speed and memory as ratios against named peers: all take turns in one process,"
-        " and medians are divided. A target stands in parentheses, ! marks one that is missed.",
-        epilog="parts:\n"
-        + "\n".join(f"  {name:<10} {part.what}" for name, part in PARTS.items())
-        + "\n\nexample (keep the machine idle):\n"
-        "  python -m onmt_evsoftmax bench --only rows attention --json bench.json\n"
-        "  python -m onmt_evsoftmax bench --only length memory -o growth.svg",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line(_ABOUT, _EPILOG, "python -m onmt_evsoftmax bench")
     parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help="default: all")
     parser.add_argument("--threads", type=int, metavar="N", help="default: as many as torch takes")
     parser.add_argument(

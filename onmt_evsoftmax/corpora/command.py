@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.console import UserError, command_line
 from onmt_evsoftmax.corpora import extract, settings, split, subwords, tokenise
 from onmt_evsoftmax.corpora.clean import Cleaning
 from onmt_evsoftmax.corpora.fetch import fetch, read_sources
@@ -144,11 +144,10 @@ def _check(args: argparse.Namespace) -> None:
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser, one sub-parser per verb."""
-    parser = argparse.ArgumentParser(
-        prog="python -m onmt_evsoftmax.corpora",
-        description="Prepare parallel text for training, one step at a time.",
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = command_line(
+        "Prepare parallel text for training, one step at a time.",
+        _EXAMPLE,
+        "python -m onmt_evsoftmax.corpora",
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
 

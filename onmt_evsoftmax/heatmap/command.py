@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import onmt_evsoftmax
 from onmt_evsoftmax import console
-from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.console import UserError, command_line
 from onmt_evsoftmax.heatmap import choice
 from onmt_evsoftmax.outputs import FIGURES, check_outputs
 from onmt_evsoftmax.support.alignment import Gold, read_gold
@@ -53,11 +53,7 @@ examples:
 
 def make_parser() -> argparse.ArgumentParser:
     """Every option of the command."""
-    parser = argparse.ArgumentParser(
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line(DESCRIPTION, EPILOG)
     add = parser.add_argument
     add("traces", nargs="*", metavar="[NAME=]TRACE", help="what to draw")
     add("-o", "--output", required=True, metavar="OUT", help=".png .svg .pdf .html .pt")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from onmt_evsoftmax import console
-from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.console import UserError, command_line
 from onmt_evsoftmax.files import read_lines, same_length
 from onmt_evsoftmax.outputs import add_output, check_outputs, ending, write_outputs
 from onmt_evsoftmax.scoring.core import score
@@ -50,11 +50,7 @@ examples:
 
 def make_parser() -> argparse.ArgumentParser:
     """Every option of the command."""
-    parser = argparse.ArgumentParser(
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line(DESCRIPTION, EPILOG)
     add = parser.add_argument
     add(
         "--hyp",

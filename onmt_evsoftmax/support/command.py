@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from onmt_evsoftmax import console
-from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.console import UserError, command_line
 from onmt_evsoftmax.outputs import (
     FIGURES,
     Writer,
@@ -56,11 +56,7 @@ examples:
 
 def make_parser() -> argparse.ArgumentParser:
     """Every option of the command."""
-    parser = argparse.ArgumentParser(
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line(DESCRIPTION, EPILOG)
     add = parser.add_argument
     add("traces", nargs="*", metavar="[NAME=]TRACE", help="what to count")
     add("--level", choices=LEVELS, default="subword", help="units to count (default: %(default)s)")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from onmt_evsoftmax import console
-from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.console import UserError, command_line
 from onmt_evsoftmax.trace.progress import progress
 from onmt_evsoftmax.trace.record import KINDS, Record, encode
 from onmt_evsoftmax.trace.source import split_name, tell_apart
@@ -87,11 +87,7 @@ def add_kinds(parser: argparse.ArgumentParser) -> None:
 
 def make_parser() -> argparse.ArgumentParser:
     """Every option of the command."""
-    parser = argparse.ArgumentParser(
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line(DESCRIPTION, EPILOG)
     add = parser.add_argument
     add("-o", "--output", required=True, metavar="OUT", help="trace to write; several: a folder")
     add_kinds(parser)

@@ -10,6 +10,7 @@ import onmt.model_builder
 import onmt.opts
 import pyonmttok
 import torch
+from onmt.translate import GNMTGlobalScorer, Translator
 from onmt.utils.parse import ArgumentParser
 
 from onmt_evsoftmax.opennmt import install
@@ -87,6 +88,15 @@ def build(*arguments: str, words: list[str] = WORDS, seed: int = 0, scale: float
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)
     model.options, model.vocabs = options, vocabs
     return model.eval()
+
+
+def translator_of(model: Any, *arguments: str) -> Translator:
+    """What ``onmt_translate`` with these arguments translates with, for a model of ``build``."""
+    parser = ArgumentParser()
+    onmt.opts.translate_opts(parser)
+    options = parser.parse_args(["-model", "none", "-src", "none", *arguments])
+    scorer = GNMTGlobalScorer.from_opt(options)
+    return Translator.from_opt(model, model.vocabs, options, model.options, global_scorer=scorer)
 
 
 def batch(lengths: list[int], seed: int = 0, vocabulary: int = 16) -> tuple[Any, Any]:

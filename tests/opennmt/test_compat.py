@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import onmt.opts
 import pytest
 import torch
 from bench import IS_35
-from models import RNN, TRANSFORMER, batch, build, flags
-from onmt.translate import GNMTGlobalScorer, Translator
-from onmt.utils.parse import ArgumentParser
+from models import RNN, TRANSFORMER, batch, build, flags, translator_of
 
 from onmt_evsoftmax.console import UserError
 from onmt_evsoftmax.opennmt.compat import _set_alignment_layer
@@ -36,17 +33,8 @@ def test_attention_of_a_search_has_a_row_per_token_and_the_sources_width(
     """Lengths in no order, sentences that end at different steps."""
     model = build(*MODELS[kind])
     source, lengths = batch([2, 6, 3, 5])
-    parser = ArgumentParser()
-    onmt.opts.translate_opts(parser)
     limit = [*flags(max_length=7), *(flags(max_length_ratio=0) if IS_35 else [])]
-    options = parser.parse_args(["-model", "x", "-src", "x", *limit, *SEARCHES[search]])
-    translator = Translator.from_opt(
-        model,
-        model.vocabs,
-        options,
-        model.options,
-        global_scorer=GNMTGlobalScorer.from_opt(options),
-    )
+    translator = translator_of(model, *limit, *SEARCHES[search])
     result = translator.translate_batch({"src": source, "srclen": lengths}, True)
     for length, tokens, attention in zip(
         lengths, result["predictions"], result["attention"], strict=True

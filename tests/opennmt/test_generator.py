@@ -12,10 +12,8 @@ import onmt.opts
 import pytest
 import torch
 from bench import IS_35
-from models import RNN, TRANSFORMER, build, flags, parse
-from onmt.translate import GNMTGlobalScorer, Translator
+from models import RNN, TRANSFORMER, build, flags, parse, translator_of
 from onmt.utils.loss import LossCompute
-from onmt.utils.parse import ArgumentParser
 from torch import Tensor
 
 from onmt_evsoftmax import functional
@@ -41,23 +39,13 @@ def tiny(function: str, seed: int = 0, scale: float = 0.4) -> Any:
     return model
 
 
-def translate_options(*arguments: str) -> Namespace:
-    parser = ArgumentParser()
-    onmt.opts.translate_opts(parser)
-    required = ["-model", "none", "-src", "none", "-length_penalty", "none", "-alpha", "1"]
-    return parser.parse_args([*required, *arguments])
+#: Scores are sums of log-probabilities.
+PLAIN_SCORES = ["-length_penalty", "none", "-alpha", "1"]
 
 
 def search(model: Any, source: Tensor, *arguments: str, prefix: Tensor | None = None) -> Any:
     """Translate ``source`` (batch, length, 1): predictions and scores, best first."""
-    options = translate_options("-n_best", "1", *arguments)
-    translator = Translator.from_opt(
-        model,
-        model.vocabs,
-        options,
-        model.options,
-        global_scorer=GNMTGlobalScorer.from_opt(options),
-    )
+    translator = translator_of(model, *PLAIN_SCORES, "-n_best", "1", *arguments)
     lengths = torch.full((source.size(0),), source.size(1))
     batch: dict[str, Any] = {"src": source, "srclen": lengths}
     if prefix is not None:
@@ -190,14 +178,7 @@ def test_sampling_stays_inside_the_support(function: str) -> None:
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_gold_scores_of_impossible_targets_are_minus_infinity(function: str) -> None:
     model = always(tiny(function), EOS)
-    options = translate_options()
-    translator = Translator.from_opt(
-        model,
-        model.vocabs,
-        options,
-        model.options,
-        global_scorer=GNMTGlobalScorer.from_opt(options),
-    )
+    translator = translator_of(model, *PLAIN_SCORES)
     target = torch.tensor([[[BOS], [4], [EOS]]])
     batch = {"src": SOURCE, "srclen": torch.tensor([2]), "tgt": target}
     gold = translator.translate_batch(batch, False)["gold_score"]
