@@ -1,10 +1,9 @@
 /* Row normalizers in float32 vectors, forward and backward: part of `variant.h`. */
 #include "half.h"
 
-#define NARROW 128          /* rows up to this long have their thresholds found LANES at a time, ... */
-#define NARROW_EVSOFTMAX 64 /* ... and with ev-softmax, which needs no search, up to this long */
-#define GROUP 32            /* longer rows go through their passes in groups of up to so many ... */
-#define GROUPED 1024        /* ... and up to so many elements, which stay in the nearest cache */
+#define NARROW 64   /* rows up to this long may go LANES at a time, see `is_narrow` */
+#define GROUP 32    /* longer rows go through their passes in groups of up to so many ... */
+#define GROUPED 512 /* ... and up to so many elements: small, so that reads overlap with writes */
 
 /* The least float32 that is not below `t`: comparing a float32 with it is comparing with `t`. */
 INLINE float round_up(double t) {
@@ -48,10 +47,13 @@ INLINE void narrow_rows(const RowsForward *task, Cursor *at, int64_t first, int 
     uint32_t kept[NARROW];
     Finding found = {{0}, task->support ? kept : NULL};
     if (task->normalizer == EVSOFTMAX) {
-        if (task->eps > 0)
-            narrow_evsoftmax(&t, (float)task->eps, &found);
-        else
-            narrow_evsoftmax(&t, 0.0f, &found);
+        const float eps = (float)task->eps;
+        const int done = !task->mask && (eps > 0 ? narrow_evsoftmax(&t, 1, eps, &found)
+                                                 : narrow_evsoftmax(&t, 1, 0.0f, &found));
+        if (!done && eps > 0)
+            narrow_evsoftmax(&t, 0, eps, &found);
+        else if (!done)
+            narrow_evsoftmax(&t, 0, 0.0f, &found);
     } else if (task->normalizer == SPARSEMAX) {
         narrow_center(&t, 1.0f, &found);
         narrow_projection(&t, narrow_sparsemax(&t), 0, &found);
@@ -95,6 +97,12 @@ INLINE void wide_row(const RowsForward *task, const Cursor *at, int64_t r, float
     if (task->dtype != FLOAT32) narrow(task->probabilities, p, r * n, n, task->dtype);
 }
 
+/* One row per lane spares the horizontal steps, of which entmax-1.5 has the most, but reads and
+ * writes less regularly, which tells in longer rows. */
+static int is_narrow(const RowsForward *task) {
+    return task->columns <= (task->normalizer == ENTMAX15 ? NARROW : NARROW / 2);
+}
+
 static int group_size(int64_t columns) {
     return columns * GROUP <= GROUPED ? GROUP : columns < GROUPED ? (int)(GROUPED / columns) : 1;
 }
@@ -110,13 +118,13 @@ static int rows_forward(const void *argument, int64_t begin, int64_t end) {
     cursor_start(&at, task, begin);
     for (int64_t r = begin; r < end;) {
         const int rows = end - r < together ? (int)(end - r) : together;
-        if (task->normalizer == EVSOFTMAX && n > NARROW_EVSOFTMAX) {
-            evsoftmax_group(task, &at, r, rows, scratch, room);
-            r += rows;
-        } else if (n <= NARROW) {
-            const int lanes = rows < LANES ? rows : LANES;
+        const int lanes = end - r < LANES ? (int)(end - r) : LANES;
+        if (is_narrow(task)) {
             narrow_rows(task, &at, r, lanes, scratch);
             r += lanes;
+        } else if (task->normalizer == EVSOFTMAX) {
+            evsoftmax_group(task, &at, r, rows, scratch, room);
+            r += rows;
         } else {
             wide_row(task, &at, r++, scratch);
             cursor_next(&at);
@@ -127,7 +135,6 @@ static int rows_forward(const void *argument, int64_t begin, int64_t end) {
 }
 
 /* -------------------------------------------------------------------------------- backward */
-
 
 /* Every normalizer here has the Jacobian diag(s) - s s' / sum(s): s is p itself for ev-softmax
  * (whose p sums to 1), its support for sparsemax and its square root for entmax-1.5. */

@@ -145,21 +145,24 @@ INLINE vf round_each_up(Sum mean) {
     return choose(in_float((Sum){low, high}) > splat(0.0f), as_float(next), near);
 }
 
-/* ev-softmax, whose formula is in `evidential_weight`. */
-INLINE void narrow_evsoftmax(Tile *t, float eps, Finding *found) {
+/* ev-softmax, whose formula is in `evidential_weight`. `whole` is a promise that no row has a -inf;
+ * returns 0, and changes nothing, if one breaks it or is poisoned. */
+INLINE int narrow_evsoftmax(Tile *t, int whole, float eps, Finding *found) {
     const vf nothing = splat(-INFINITY), zero = splat(0.0f);
     vf max = nothing;
-    vi poisoned = {0}, count = {0};
+    vi count = {0};
     Sum sum = {{0}, {0}};
     for (int64_t j = 0; j < t->n; j++) {
         const vf x = t->x[j];
         const vi valid = x != nothing;
         max = larger(x, max);
-        poisoned |= ~(x < splat(INFINITY));
-        sum_vector(&sum, both(valid, x));
+        sum_vector(&sum, whole ? x : both(valid, x));
         count -= valid;
     }
-    const Sum k = in_double(__builtin_convertvector(count, vf));
+    /* Floats that are finite have a finite sum in double, and what is not times 0 is NaN. */
+    found->poisoned = in_float((Sum){sum.low * 0, sum.high * 0}) != zero;
+    if (whole && bits_of(found->poisoned)) return 0;
+    const Sum k = in_double(whole ? splat((float)t->n) : __builtin_convertvector(count, vf));
     const vf mean = round_each_up((Sum){sum.low / k.low, sum.high / k.high});
     /* A rounded mean can exceed every entry of a constant row; that of an empty one is NaN. */
     const vf threshold = choose(mean < max, mean, max), floor = max + UNDERFLOW;
@@ -169,12 +172,15 @@ INLINE void narrow_evsoftmax(Tile *t, float eps, Finding *found) {
         const vf x = t->x[j];
         if (found->kept)
             found->kept[j] = bits_of((eps > 0 ? x == x : x >= threshold) & (x != nothing));
-        t->x[j] = both(x != nothing, evidential_weight(x, max, bar, floor, eps));
+        t->x[j] = evidential_weight(x, max, bar, floor, eps);
         part[j & 3] += t->x[j];
     }
     Sum total = in_double(part[0] + part[1]);
     sum_vector(&total, part[2] + part[3]);
     const vf factor = in_float((Sum){1.0 / total.low, 1.0 / total.high});
-    for (int64_t j = 0; j < t->n; j++) t->x[j] = both(count != 0, t->x[j] * factor);
-    found->poisoned = poisoned;
+    for (int64_t j = 0; j < t->n; j++) {
+        const vf p = t->x[j] * factor;
+        t->x[j] = whole ? p : both(count != 0, p); /* the weights of an empty row are NaN */
+    }
+    return 1;
 }

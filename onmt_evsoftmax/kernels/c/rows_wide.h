@@ -1,16 +1,19 @@
 /* sparsemax and entmax-1.5 of wide rows, one at a time: part of `rows.h`. */
 
-/* Write x - max of every entry above max - `reach` to `d`, closing the gaps, then -inf up to a
+/* factor (x - max), as every pass has it; halving is exact. */
+INLINE vf centered(vf x, float max, float factor) { return x * factor - splat(max * factor); }
+
+/* Write factor (x - max) of every entry that is above -1 to `d`, closing the gaps, then -inf up to a
  * whole vector; return the number of vectors. Entries below cannot be in the support. */
-INLINE int64_t candidates(const Row *row, float *d, float reach) {
-    const vf max = splat(row->max);
+INLINE int64_t candidates(const Row *row, float *d, float factor) {
     int64_t j = 0, found = 0;
     for (; j + LANES <= row->n; j += LANES) {
-        const vf x = load(row->x + j) - max;
-        found += compress(d + found, NULL, x, x > splat(-reach), 0);
+        const vf x = centered(load(row->x + j), row->max, factor);
+        found += compress(d + found, NULL, x, x > splat(-1.0f), 0);
     }
     if (j < row->n) {
-        store(d + found, load_first(row->x + j, (int)(row->n - j), -INFINITY) - max);
+        const vf x = load_first(row->x + j, (int)(row->n - j), -INFINITY);
+        store(d + found, centered(x, row->max, factor));
         found += row->n - j;
     }
     store(d + found, splat(-INFINITY));
@@ -43,20 +46,19 @@ INLINE double sparsemax_tau(const float *d, int64_t vectors) {
  * and decreasing, climbs to tau from below without overshooting; the last support then gives tau in
  * closed form, in double. */
 INLINE double entmax15_tau(const float *z, int64_t vectors) {
-    double tau = -1;
+    vf bar = splat(-1.0f);
     for (int pass = 0; pass < 64; pass++) {
-        const vf bar = splat((float)tau);
         vf square = {0}, linear = {0};
         for (int64_t v = 0; v < vectors; v++) {
             const vf above = larger(load(z + v * LANES) - bar, splat(0.0f));
             square += above * above;
             linear += above;
         }
-        const double norm = sqrt(sum_lanes(square)), step = (norm - 1) * norm / sum_lanes(linear);
-        tau += step;
-        if (!(step > 1e-5)) break;
+        const vf norm = square_root(sum_everywhere(square));
+        const vf step = (norm - 1.0f) * norm / sum_everywhere(linear);
+        bar += step;
+        if (!(step[0] > 1e-5f)) break;
     }
-    const vf bar = splat((float)tau);
     Sum sum = {{0}, {0}}, squares = {{0}, {0}};
     vi count = {0};
     for (int64_t v = 0; v < vectors; v++) {
@@ -72,20 +74,21 @@ INLINE double entmax15_tau(const float *z, int64_t vectors) {
     return mean - (room > 0 ? sqrt(room) : 0);
 }
 
-/* p = max(half (x - max) - tau, 0), squared for entmax-1.5. tau is subtracted in two float32 parts,
- * so that a probability is good to its own last bits, not to those of the scores. */
+/* p = max(factor (x - max) - tau, 0), squared for entmax-1.5. tau is subtracted in two float32
+ * parts, so that a probability is good to its own last bits, not to those of the scores. */
 INLINE void projection(const Row *row, float *p, double tau, float factor, int square) {
     const float head = (float)tau, tail = (float)(tau - head);
-    const vf max = splat(row->max), zero = splat(0.0f);
+    const vf zero = splat(0.0f);
     int64_t j = 0;
     for (; j + LANES <= row->n; j += LANES) {
-        const vf u = larger(((load(row->x + j) - max) * factor - head) - tail, zero);
+        const vf x = centered(load(row->x + j), row->max, factor);
+        const vf u = larger((x - head) - tail, zero);
         store(p + j, square ? u * u : u);
     }
     if (j < row->n) {
         const int rest = (int)(row->n - j);
-        const vf x = load_first(row->x + j, rest, -INFINITY);
-        const vf u = larger(((x - max) * factor - head) - tail, zero);
+        const vf x = centered(load_first(row->x + j, rest, -INFINITY), row->max, factor);
+        const vf u = larger((x - head) - tail, zero);
         store_first(p + j, square ? u * u : u, rest);
     }
 }
@@ -99,8 +102,7 @@ static void sparsemax_row(const Row *row, float *p, uint8_t *support, float *wor
 }
 
 static void entmax15_row(const Row *row, float *p, uint8_t *support, float *work) {
-    const int64_t vectors = candidates(row, work, 2.0f);
-    for (int64_t v = 0; v < vectors; v++) store(work + v * LANES, load(work + v * LANES) * 0.5f);
+    const int64_t vectors = candidates(row, work, 0.5f);
     const double tau = entmax15_tau(work, vectors);
     projection(row, p, tau, 0.5f, 1);
     if (support)

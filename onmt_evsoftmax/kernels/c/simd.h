@@ -102,6 +102,14 @@ INLINE vf largest_lane(vf x) {
     return larger(x, SHUFFLE(x, x, SWAP_NEIGHBOURS));
 }
 
+/* The sum of all lanes, in every lane. */
+INLINE vf sum_everywhere(vf x) {
+    if (LANES > 8) x += SHUFFLE(x, x, SWAP_HALVES);
+    if (LANES > 4) x += SHUFFLE(x, x, SWAP_QUARTERS);
+    x += SHUFFLE(x, x, SWAP_PAIRS);
+    return x + SHUFFLE(x, x, SWAP_NEIGHBOURS);
+}
+
 /* Lanes 0 .. count-1 are true. */
 INLINE vi first_lanes(int count) {
     vi lane;
