@@ -66,9 +66,14 @@ def _learn_sentencepiece(lines: Iterable[str], pieces: int) -> bytes:
     return model.getvalue()
 
 
+def kind_of(model: Path) -> str:
+    """Which kind a model is, by its name: ``*.model`` is SentencePiece's, the rest are codes."""
+    return "sentencepiece" if model.suffix == ".model" else "bpe"
+
+
 @functools.cache
 def _encoder(model: Path) -> Callable[[str], str]:
-    if model.suffix == ".model":
+    if kind_of(model) == "sentencepiece":
         import sentencepiece
 
         processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
@@ -106,8 +111,3 @@ def vocabulary(lines: Iterable[str]) -> list[str]:
     counts = Counter(piece for line in lines for piece in line.split(" ") if piece)
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return [f"{piece}\t{count}" for piece, count in ranked]
-
-
-def kind_of(model: Path) -> str:
-    """Which kind a model is, by its name: ``*.model`` is SentencePiece's, the rest are codes."""
-    return "sentencepiece" if model.suffix == ".model" else "bpe"
