@@ -13,7 +13,9 @@ from onmt_evsoftmax.attention import evsoftmax_attention
 
 pytestmark = needs_kernels
 
+# Around a vector, a panel of keys, a chunk of 64 queries and a tile of 128 keys.
 LENGTHS = [(1, 1), (1, 77), (5, 2), (6, 16), (7, 17), (63, 15), (64, 64), (65, 63), (130, 129)]
+LENGTHS += [(64, 127), (64, 128), (70, 255), (3, 257)]
 SIZES = [1, 7, 8, 9, 16, 17, 33, 64, 65, 129, 256]
 
 

@@ -19,7 +19,7 @@ typedef struct {
     float *grad_keys;    /* [keys][size], packed */
     float *grad_values;  /* [keys][value_size], packed */
     Kept *kept;          /* [CHUNK] of a tile */
-    Column *column;      /* [CHUNK] of a tile */
+    Column *column;      /* [TILE] of a tile */
     int64_t visible[CHUNK];
     float threshold[CHUNK], log_sum[CHUNK];
     float mean[CHUNK];   /* sum_j P dP = dO . O */
@@ -88,11 +88,11 @@ static void backward_tile(const Attention *task, const Packed *pack, Gradients *
                           int64_t tile, int64_t count, int rows) {
     score_tile(task, pack, tile, count, 0, rows);
     for (int i = 0; i < rows; i++) {
-        keep(pack->scores + i * CHUNK, count, g->visible[i] - tile, g->threshold[i], &g->kept[i]);
+        keep(pack->scores + i * TILE, count, g->visible[i] - tile, g->threshold[i], &g->kept[i]);
         weigh(task, pack, g, i, tile, dropout_key(task, pack->head, chunk * CHUNK + i),
               &g->kept[i]);
     }
-    for (int j = 0; j < CHUNK; j++) g->column[j].count = 0;
+    for (int j = 0; j < TILE; j++) g->column[j].count = 0;
     for (int i = 0; i < rows; i++) {
         const Kept *kept = &g->kept[i];
         if (!kept->count) continue;
@@ -143,8 +143,8 @@ static void backward_chunk(const Attention *task, Packed *pack, Gradients *g, in
     }
     memset(g->grad_query, 0, (size_t)(CHUNK * pack->size) * sizeof(float));
     const int64_t most_keys = visible(task, pack, first + rows - 1);
-    for (int64_t tile = 0; tile < most_keys; tile += CHUNK) {
-        const int64_t count = most_keys - tile < CHUNK ? most_keys - tile : CHUNK;
+    for (int64_t tile = 0; tile < most_keys; tile += TILE) {
+        const int64_t count = most_keys - tile < TILE ? most_keys - tile : TILE;
         backward_tile(task, pack, g, chunk, tile, count, rows);
     }
     for (int i = 0; i < rows; i++)
@@ -167,7 +167,7 @@ static void unpack(const Packed *pack, const float *from, int64_t stride, const 
 
 static int attention_backward(const void *argument, int64_t begin, int64_t end) {
     const Attention *task = argument;
-    const int64_t keys = ROUNDED(task->keys, CHUNK);
+    const int64_t keys = ROUNDED(task->keys, TILE);
     Packed pack;
     Gradients g;
     Arena arena = {NULL, 0};
@@ -178,7 +178,7 @@ static int attention_backward(const void *argument, int64_t begin, int64_t end) 
         g.grad_keys = take(&arena, keys * pack.size, sizeof(float));
         g.grad_values = take(&arena, keys * pack.value_size, sizeof(float));
         g.kept = take(&arena, CHUNK, sizeof(Kept));
-        g.column = take(&arena, CHUNK, sizeof(Column));
+        g.column = take(&arena, TILE, sizeof(Column));
         if (pass == 0) {
             arena = (Arena){aligned_alloc(64, arena.used), 0};
             if (!arena.data) return NO_MEMORY;

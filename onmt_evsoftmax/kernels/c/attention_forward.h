@@ -45,12 +45,12 @@ static void attend(const Attention *task, const Packed *pack, Online *online, in
         online->sum[i] = 0;
         memset(online->out + i * pack->value_size, 0, (size_t)pack->value_size * sizeof(float));
     }
-    for (int64_t tile = 0; tile < most_keys; tile += CHUNK) {
-        const int64_t count = most_keys - tile < CHUNK ? most_keys - tile : CHUNK;
+    for (int64_t tile = 0; tile < most_keys; tile += TILE) {
+        const int64_t count = most_keys - tile < TILE ? most_keys - tile : TILE;
         score_tile(task, pack, tile, count, begin, end);
         for (int i = begin; i < end; i++) {
             Kept kept;
-            const float most = keep(pack->scores + i * CHUNK, count, online->visible[i] - tile,
+            const float most = keep(pack->scores + i * TILE, count, online->visible[i] - tile,
                                     online->threshold[i], &kept);
             if (kept.count)
                 absorb(task, pack, online, i, tile, &kept, most,
@@ -66,11 +66,11 @@ static int threshold_from_scores(const Attention *task, const Packed *pack, int 
     double sum = 0;
     int64_t valid = 0;
     float most = -INFINITY;
-    for (int64_t tile = 0; tile < keys; tile += CHUNK) {
-        const int64_t count = keys - tile < CHUNK ? keys - tile : CHUNK;
+    for (int64_t tile = 0; tile < keys; tile += TILE) {
+        const int64_t count = keys - tile < TILE ? keys - tile : TILE;
         score_tile(task, pack, tile, count, i, i + 1);
         for (int j = 0; j < count; j++) {
-            const float s = pack->scores[i * CHUNK + j];
+            const float s = pack->scores[i * TILE + j];
             if (s == -INFINITY) continue;
             if (!(s < INFINITY)) return 0;
             sum += s;

@@ -1,7 +1,7 @@
 /* ev-softmax attention without the matrix of scores: part of `variant.h`.
  *
  * The mean of a row of scores is the query times the mean of the keys, so the threshold of a row is
- * known before its scores. Keys are walked through in tiles of CHUNK; in each, the scores of CHUNK
+ * known before its scores. Keys are walked through in tiles of TILE; in each, the scores of CHUNK
  * queries are computed, what reaches its threshold becomes a bit, and only for those bits are
  * exponentials taken and values added, with the running maximum of an online softmax.
  *
@@ -9,6 +9,8 @@
  * nothing from then on. `at` in all that follows counts packed keys.
  */
 
+#define TILE 128                            /* keys of a tile: longer ones have longer runs of
+                                             * kept keys, shorter ones fit the nearest cache */
 #define PANEL (2 * LANES)                   /* keys whose scores one micro-kernel computes */
 #define ROUNDED(n, to) (((n) + (to) - 1) / (to) * (to))
 
@@ -23,7 +25,7 @@ typedef struct {
     double *sums;                           /* [1][size] of all packed keys; causal: [chunks][size],
                                              * of those that queries of earlier chunks attend to */
     float *queries;                         /* [CHUNK][size] of one chunk, scaled */
-    float *scores;                          /* [CHUNK][CHUNK] of one tile */
+    float *scores;                          /* [CHUNK][TILE] of one tile */
 } Packed;
 
 typedef struct { int64_t batch, head; } Place;
@@ -114,7 +116,7 @@ static void pack_head(const Attention *task, Packed *pack, int64_t head) {
     for (int64_t j = 0; j < task->keys; j++)
         if (!mask || mask[j]) pack->position[pack->count++] = (int32_t)j;
     /* Places beyond the last are read (by whole vectors) but not used. */
-    for (int64_t j = pack->count; j < ROUNDED(task->keys, CHUNK); j++) pack->position[j] = 0;
+    for (int64_t j = pack->count; j < ROUNDED(task->keys, TILE); j++) pack->position[j] = 0;
     for (int64_t first = 0; first < pack->count; first += PANEL)
         pack_panel(task, pack, p, first, pack->panels + first * task->size);
     for (int64_t at = 0; at < pack->count; at++) {
@@ -138,7 +140,7 @@ INLINE void *take(Arena *arena, int64_t count, size_t size) {
 
 /* Called twice: to learn the size of the arena, and to hand it out. */
 static void lay_out(const Attention *task, Packed *pack, Arena *arena, int backward) {
-    const int64_t keys = ROUNDED(task->keys, CHUNK), sums = task->causal ? chunks_of(task) : 1;
+    const int64_t keys = ROUNDED(task->keys, TILE), sums = task->causal ? chunks_of(task) : 1;
     pack->head = -1;
     pack->size = ROUNDED(task->size, LANES);
     pack->value_size = ROUNDED(task->value_size, LANES);
@@ -148,7 +150,7 @@ static void lay_out(const Attention *task, Packed *pack, Arena *arena, int backw
     pack->keys = backward ? take(arena, keys * pack->size, sizeof(float)) : NULL;
     pack->sums = backward ? NULL : take(arena, sums * pack->size, sizeof(double));
     pack->queries = take(arena, CHUNK * pack->size, sizeof(float));
-    pack->scores = take(arena, CHUNK * CHUNK, sizeof(float));
+    pack->scores = take(arena, CHUNK * TILE, sizeof(float));
 }
 
 /* ------------------------------------------------------------------------------ thresholds */

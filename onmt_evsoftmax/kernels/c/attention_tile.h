@@ -1,4 +1,4 @@
-/* What both passes of attention do with a tile, CHUNK queries by CHUNK keys: part of `variant.h`. */
+/* What both passes of attention do with a tile, CHUNK queries by TILE keys: part of `variant.h`. */
 
 /* ---------------------------------------------------------------------------------- scores */
 
@@ -17,8 +17,8 @@ INLINE void score_panel(const int rows, const float *queries, int64_t stride, in
         }
     }
     for (int r = 0; r < rows; r++) {
-        store(scores + r * CHUNK, sum[r][0]);
-        store(scores + r * CHUNK + LANES, sum[r][1]);
+        store(scores + r * TILE, sum[r][0]);
+        store(scores + r * TILE + LANES, sum[r][1]);
     }
 }
 
@@ -30,7 +30,7 @@ static void score_tile(const Attention *task, const Packed *pack, int64_t tile, 
         const float *panel = pack->panels + (tile + j) * size;
         for (int i = begin; i < end;) {
             const float *queries = pack->queries + i * stride;
-            float *scores = pack->scores + i * CHUNK + j;
+            float *scores = pack->scores + i * TILE + j;
             switch (end - i) {
             case 1: score_panel(1, queries, stride, size, panel, scores); i += 1; break;
             case 2: score_panel(2, queries, stride, size, panel, scores); i += 2; break;
@@ -48,9 +48,9 @@ static void score_tile(const Attention *task, const Packed *pack, int64_t tile, 
 /* The keys of a tile that a row keeps. Lanes behind the last are -inf, at any place. */
 typedef struct {
     int count;
-    uint8_t at[CHUNK + LANES]; /* their places in the tile */
-    float score[CHUNK + LANES] __attribute__((aligned(64)));
-    float grad[CHUNK + LANES]; /* backward: dS */
+    uint8_t at[TILE + LANES]; /* their places in the tile */
+    float score[TILE + LANES] __attribute__((aligned(64)));
+    float grad[TILE + LANES]; /* backward: dS */
 } Kept;
 
 /* What a row keeps of a tile of `count` keys: scores from its threshold up, among its first
@@ -61,7 +61,7 @@ INLINE float keep(const float *scores, int64_t count, int64_t visible, float thr
     const vf bar = splat(threshold), nothing = splat(-INFINITY);
     vf most = nothing;
     int found = 0;
-    for (int j = 0; j < CHUNK && j < limit; j += LANES) {
+    for (int j = 0; j < TILE && j < limit; j += LANES) {
         vf s = load(scores + j);
         if (limit - j < LANES) s = choose(first_lanes((int)(limit - j)), s, nothing);
         most = larger(s, most);

@@ -1,10 +1,15 @@
 /* The functions Python calls: pick the instruction set, share rows among threads. */
 #include <string.h>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 #include "kernels.h"
 
 #define EXPORT __attribute__((visibility("default")))
-#define GRAIN 32768 /* elements that are worth a thread; torch's own figure */
+#define GRAIN 32768           /* elements that are worth a thread; torch's own figure */
+#define FRESH (32 << 20)      /* bytes from which on glibc gets memory from the system at each call */
+#define HUGE_PAGE (2 << 20)
 
 static int available(const Variant *v) {
 #if defined(__x86_64__)
@@ -69,6 +74,21 @@ static int share(Range *range, const void *task, int64_t items, int64_t per_thre
     return status;
 }
 
+/* A result so large that its memory has just come from the system: page by page, as it is written,
+ * that takes longer than computing it. Where the system lets programs choose, ask for huge pages. */
+static void expect_result(void *data, int64_t elements, int dtype) {
+#if defined(MADV_HUGEPAGE)
+    const size_t size = dtype == FLOAT64 ? 8 : dtype == FLOAT32 ? 4 : 2;
+    const size_t bytes = (size_t)elements * size;
+    if (bytes < FRESH) return;
+    const uintptr_t first = ((uintptr_t)data + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    const uintptr_t last = ((uintptr_t)data + bytes) / HUGE_PAGE * HUGE_PAGE;
+    madvise((void *)first, last - first, MADV_HUGEPAGE); /* a wish: refusal changes nothing */
+#else
+    (void)data, (void)elements, (void)dtype;
+#endif
+}
+
 /* `layout` is NULL for contiguous scores without a mask, else: rank, then `rank` sizes, strides of
  * the scores and strides of the mask, all without the last dimension, whose stride is 1. */
 EXPORT int onmt_evsoftmax_rows_forward(int normalizer, int dtype, int64_t rows, int64_t columns,
@@ -88,6 +108,7 @@ EXPORT int onmt_evsoftmax_rows_forward(int normalizer, int dtype, int64_t rows, 
         task.stride = task.sizes + task.rank;
         task.mask_stride = task.stride + task.rank;
     }
+    expect_result(probabilities, rows * columns, dtype);
     Range *range = dtype == FLOAT64 ? rows_forward_f64 : chosen->rows_forward;
     return share(range, &task, rows, GRAIN / columns, threads);
 }
@@ -101,6 +122,7 @@ EXPORT int onmt_evsoftmax_rows_backward(int normalizer, int dtype, int64_t rows,
     if (normalizer < EVSOFTMAX || normalizer > ENTMAX15 || dtype < FLOAT32 || dtype > FLOAT16
         || rows < 0 || columns < 0) return BAD_ARGUMENT;
     if (rows == 0 || columns == 0) return OK;
+    expect_result(grad_scores, rows * columns, dtype);
     Range *range = dtype == FLOAT64 ? rows_backward_f64 : chosen->rows_backward;
     return share(range, &task, rows, GRAIN / columns, threads);
 }

@@ -15,7 +15,7 @@ enum { EVSOFTMAX = 0, SPARSEMAX = 1, ENTMAX15 = 2 };
 enum { OK = 0, NO_MEMORY = 1, BAD_ARGUMENT = 2 };
 
 #define MAX_RANK 16
-#define CHUNK 64 /* queries of attention that are worked on together; keys of a tile */
+#define CHUNK 64  /* queries of attention that are worked on together */
 
 /* Rows of `columns` adjacent elements. Row r of a contiguous tensor starts at r * columns;
  * otherwise `rank` outer sizes and strides say where it and its mask start. */
