@@ -61,7 +61,7 @@ def test_growth_finds_the_power():
         Result("length", f"1,2,{t}", "evsoftmax", "torch SDPA", 1, 0.5, peer_both=t**2.0)
         for t in lengths
     ]
-    (peer, ours) = report.growth(results)
+    (peer, ours) = report._growth(results)
     assert peer == "torch SDPA: seconds, both passes grow as T^2.00"
     assert ours == "evsoftmax: seconds, both passes grow as T^2.00 (2 expected)"
 
@@ -74,13 +74,13 @@ def test_densities_are_what_they_say(density):
 
 @pytest.mark.usefixtures("tiny")
 def test_the_command_measures_prints_and_writes(tmp_path, capsys):
-    data, plot = tmp_path / "bench.json", tmp_path / "growth.png"
+    data, plot, page = tmp_path / "bench.json", tmp_path / "growth.png", tmp_path / "bench.md"
     parts = ["rows", "attention", "length"]
-    arguments = ["--only", *parts, "--seconds", "0", "--json", str(data), "-o", str(plot)]
-    assert command.main(arguments) == 0
-    printed = capsys.readouterr()
-    assert "torch.softmax" in printed.out
-    assert "grow as T^" in printed.out
+    outputs = [word for path in (data, plot, page) for word in ("-o", str(path))]
+    assert command.main(["--only", *parts, "--seconds", "0", *outputs]) == 0
+    assert capsys.readouterr().out == ""
+    assert "as a ratio to torch.softmax, forward / both passes" in page.read_text()
+    assert "grow as T^" in page.read_text()
     stored = json.loads(data.read_text())
     assert stored["machine"]["torch"] == torch.__version__
     assert {record["part"] for record in stored["results"]} == set(parts)
@@ -93,6 +93,31 @@ def test_the_command_measures_prints_and_writes(tmp_path, capsys):
         assert record["both"] > 0
         assert record["peer_both"] > 0
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.usefixtures("tiny")
+def test_the_command_prints_text_or_json(capsys):
+    assert command.main(["--only", "rows", "--seconds", "0"]) == 0
+    assert "rows: normalizers against torch.softmax" in capsys.readouterr().out
+    assert command.main(["--only", "rows", "--seconds", "0", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["results"]) == 12
+
+
+def test_markdown_has_a_line_per_case_and_shows_what_is_missed():
+    results = [
+        Result("rows", "8×32", "evsoftmax", "torch.softmax", 0.7, 0.81),
+        Result("rows", "8×32", "sparsemax", "torch.softmax", 0.9, 1.23, target_forward=0.8),
+        Result("rows", "8×64", "evsoftmax", "torch.softmax", 0.5, 0.6, target_both=0.7),
+    ]
+    lines = report.markdown(results, {"cores": 2}, {"rows": "normalizers"}).splitlines()
+    assert lines[0] == "cores 2"
+    assert lines[2].startswith("**rows**: normalizers; time as a ratio to torch.softmax")
+    assert lines[4:] == [
+        "|  | evsoftmax | sparsemax |",
+        "| --- | ---: | ---: |",
+        "| 8×32 | 0.70 / 0.81 | **0.90 / 1.23** (target 0.8 / –) |",
+        "| 8×64 | 0.50 / 0.60 | – |",
+    ]
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads Linux's /proc")
@@ -110,7 +135,7 @@ def test_peak_memory_is_that_of_the_matrix():
     ("arguments", "says"),
     [
         (["--only", "rows", "-o", "plot.png"], "nothing to plot"),
-        (["-o", "plot.xls"], "use .png"),
+        (["-o", "plot.xls"], "the ending must be one of"),
         (["--threads", "0"], "at least 1"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +14,14 @@ from tqdm import tqdm
 from onmt_evsoftmax.bench import attention, endtoend, report, rows, scaling
 from onmt_evsoftmax.bench.timing import Result
 from onmt_evsoftmax.console import UserError, command_line
+from onmt_evsoftmax.outputs import (
+    FIGURES,
+    Writer,
+    add_output,
+    check_outputs,
+    ending,
+    write_outputs,
+)
 
 
 class Part(NamedTuple):
@@ -40,9 +49,11 @@ _EPILOG = f"""parts:
 {chr(10).join(f"  {name:<10} {part.what}" for name, part in PARTS.items())}
 
 example (keep the machine idle):
-  $ python -m onmt_evsoftmax bench --only rows attention --json bench.json
+  $ python -m onmt_evsoftmax bench --only rows attention -o bench.md -o bench.json
   $ python -m onmt_evsoftmax bench --only length memory -o growth.svg
 """
+
+_TEXTS = (".txt", ".md", ".json")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -54,23 +65,21 @@ def make_parser() -> argparse.ArgumentParser:
         "--seconds", type=float, default=5.0, metavar="S", help="measuring per case (default: 5)"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the random tensors (default: 0)")
-    parser.add_argument("--json", metavar="FILE", help="write everything that was measured")
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", help="plot cost against length: .png, .svg or .pdf"
-    )
+    parser.add_argument("--json", action="store_true", help="print JSON, at full precision")
+    add_output(parser, f"{' '.join(_TEXTS)} tables, {' '.join(FIGURES)} cost against length")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print the table, write what is asked for."""
+    """Measure, then print the tables or write what is asked for."""
     arguments = make_parser().parse_args(argv)
     if arguments.seconds < 0 or (arguments.threads is not None and arguments.threads < 1):
         raise UserError("bench: --seconds must not be negative, and --threads at least 1")
     chosen = [name for name in PARTS if arguments.only is None or name in arguments.only]
-    if arguments.output:
-        report.check_plot(arguments.output)
-        if not {"length", "memory"} & set(chosen):
-            raise UserError("bench: nothing to plot; -o needs the parts length or memory")
+    check_outputs(arguments.output, (*_TEXTS, *FIGURES))
+    plots = any(ending(path) in FIGURES for path in arguments.output)
+    if plots and not {"length", "memory"} & set(chosen):
+        raise UserError("bench: nothing to plot; a figure needs the parts length or memory")
     before = torch.get_num_threads()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
@@ -79,18 +88,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         results = measure(chosen, arguments.seconds, arguments.seed)
     finally:
         torch.set_num_threads(before)
-    print(report.heading(where))
-    for name in chosen:
-        print(f"\n{name}: {PARTS[name].what}\n")
-        print(report.table([result for result in results if result.part == name]))
-    for sentence in report.growth(results):
-        print(f"\n{sentence}", end="")
-    print()
-    if arguments.json:
-        report.write_json(results, where, arguments.json)
-    if arguments.output:
-        report.draw(results, arguments.output)
-        print(arguments.output)
+    titles = {name: PARTS[name].what for name in chosen}
+    texts = {
+        ".txt": report.text(results, where, titles),
+        ".md": report.markdown(results, where, titles),
+        ".json": report.as_json(results, where),
+    }
+    outputs: dict[str, str | Writer] = {}
+    for path in arguments.output:
+        kind = ending(path)
+        outputs[path] = texts.get(kind) or partial(report.draw, results, kind=kind.lstrip("."))
+    write_outputs(outputs)
+    if not arguments.output:
+        print(texts[".json" if arguments.json else ".txt"], end="")
     return 0
 
 

@@ -1,11 +1,11 @@
-"""Results of the benchmark as a table, as JSON and as a plot of cost against length."""
+"""Results of the benchmark as text, Markdown, JSON and a plot of cost against length."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,6 @@ import onmt_evsoftmax
 from onmt_evsoftmax import kernels
 from onmt_evsoftmax.bench.scaling import exponent
 from onmt_evsoftmax.bench.timing import Result
-from onmt_evsoftmax.console import UserError
-from onmt_evsoftmax.files import replacing
 
 _PLOTTED = {"length": ("seconds, both passes", 2), "memory": ("bytes, both passes", 1)}
 _COLOURS = {
@@ -45,9 +43,46 @@ def machine() -> dict[str, Any]:
     }
 
 
-def heading(where: dict[str, Any]) -> str:
+def _heading(where: dict[str, Any]) -> str:
     """One line on the machine."""
     return ", ".join(f"{key} {value}" for key, value in where.items() if value is not None)
+
+
+def text(results: Sequence[Result], where: dict[str, Any], titles: Mapping[str, str]) -> str:
+    """A table for every part of ``titles``, and how costs grow."""
+    blocks = [_heading(where)]
+    for part, title in titles.items():
+        blocks += [f"{part}: {title}", _table([r for r in results if r.part == part])]
+    return "\n\n".join([*blocks, "\n".join(_growth(results))]).rstrip() + "\n"
+
+
+def markdown(results: Sequence[Result], where: dict[str, Any], titles: Mapping[str, str]) -> str:
+    """The same for a README: a line for every case, a column for everything that was compared."""
+    blocks = [_heading(where)]
+    for part, title in titles.items():
+        found = [r for r in results if r.part == part]
+        names = list(dict.fromkeys(r.name for r in found))
+        cells = {(r.case, r.name): _cell(r) for r in found}
+        lines = [["", *names], ["---", *["---:"] * len(names)]]
+        for case in dict.fromkeys(r.case for r in found):
+            lines.append([case, *(cells.get((case, name), "–") for name in names)])
+        if found:
+            passes = "forward / both passes" if found[0].forward is not None else "in all"
+            title += f"; {found[0].unit} as a ratio to {found[0].peer}, {passes}"
+        blocks += [f"**{part}**: {title}", "\n".join(f"| {' | '.join(line)} |" for line in lines)]
+    return (
+        "\n\n".join([*blocks, "\n".join(f"- {line}" for line in _growth(results))]).rstrip() + "\n"
+    )
+
+
+def _cell(r: Result) -> str:
+    """Ratios, bold where a target is missed, which stands behind them."""
+    ratios = [(r.forward, r.target_forward), (r.both, r.target_both)]
+    shown = " / ".join(_ratio(value, None) for value, _ in ratios if value is not None)
+    if not r.missed:
+        return shown
+    targets = " / ".join(f"{target:g}" if target else "–" for _, target in ratios)
+    return f"**{shown}** (target {targets})"
 
 
 def _ratio(value: float | None, target: float | None) -> str:
@@ -57,7 +92,7 @@ def _ratio(value: float | None, target: float | None) -> str:
     return text if target is None else f"{text} ({target:g})"
 
 
-def table(results: Sequence[Result]) -> str:
+def _table(results: Sequence[Result]) -> str:
     """Aligned lines; targets in parentheses, ``!`` where one is missed."""
     head = ("", "case", "what", "of", "forward", "both passes", "unit", "")
     lines = [head]
@@ -81,7 +116,7 @@ def table(results: Sequence[Result]) -> str:
     )
 
 
-def curves(results: Sequence[Result], part: str) -> dict[str, tuple[list[int], list[float]]]:
+def _curves(results: Sequence[Result], part: str) -> dict[str, tuple[list[int], list[float]]]:
     """Name → (lengths, costs of both passes) of the parts ``length`` and ``memory``."""
     found: dict[str, tuple[list[int], list[float]]] = {}
     for r in results:
@@ -96,11 +131,11 @@ def curves(results: Sequence[Result], part: str) -> dict[str, tuple[list[int], l
     return found
 
 
-def growth(results: Sequence[Result]) -> list[str]:
+def _growth(results: Sequence[Result]) -> list[str]:
     """Sentences on how costs grow, from length 1024 on, where start-up no longer shows."""
     sentences = []
     for part, (what, expected) in _PLOTTED.items():
-        for name, (lengths, costs) in curves(results, part).items():
+        for name, (lengths, costs) in _curves(results, part).items():
             long = [(t, c) for t, c in zip(lengths, costs, strict=True) if t >= 1024 and c > 0]
             if len(long) >= 2:
                 power = exponent([t for t, _ in long], [c for _, c in long])
@@ -109,30 +144,26 @@ def growth(results: Sequence[Result]) -> list[str]:
     return sentences
 
 
-def write_json(results: Sequence[Result], where: dict[str, Any], path: str) -> None:
+def as_json(results: Sequence[Result], where: dict[str, Any]) -> str:
     """Everything that was measured, and on which machine."""
     records = [{**asdict(result), "missed": result.missed} for result in results]
-    text = json.dumps({"machine": where, "results": records}, indent=1, ensure_ascii=False)
-    with replacing(path) as temporary:
-        Path(temporary).write_text(text + "\n", encoding="utf-8")
+    return json.dumps({"machine": where, "results": records}, indent=1, ensure_ascii=False) + "\n"
 
 
-def draw(results: Sequence[Result], path: str) -> None:
-    """Cost against length, as png, svg or pdf by the extension of ``path``."""
+def draw(results: Sequence[Result], path: Path, kind: str) -> None:
+    """Cost against length, as ``kind`` (png, svg or pdf)."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    panels = [part for part in _PLOTTED if curves(results, part)]
-    if not panels:
-        raise UserError("bench: nothing to plot; -o needs the parts length or memory")
+    panels = [part for part in _PLOTTED if _curves(results, part)]
     figure, axes = pyplot.subplots(
         1, len(panels), figsize=(4.6 * len(panels), 3.6), squeeze=False, layout="constrained"
     )
     for axis, part in zip(axes[0], panels, strict=True):
         ticks: set[int] = set()
-        for name, (lengths, costs) in curves(results, part).items():
+        for name, (lengths, costs) in _curves(results, part).items():
             ticks.update(lengths)
             axis.loglog(lengths, costs, "o-", color=_COLOURS.get(name), label=name, base=2)
         axis.set_xlabel("length T (queries and keys)")
@@ -141,13 +172,5 @@ def draw(results: Sequence[Result], path: str) -> None:
         axis.set_yscale("log", base=10)
         axis.grid(alpha=0.3)
         axis.legend(frameon=False)
-    kind = Path(path).suffix.lstrip(".")
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format=kind, dpi=200)
+    figure.savefig(path, format=kind, dpi=200)
     pyplot.close(figure)
-
-
-def check_plot(path: str) -> None:
-    """Refuse a file that cannot be drawn before minutes of measuring, not after."""
-    if Path(path).suffix not in (".png", ".svg", ".pdf"):
-        raise UserError(f"{path}: cannot draw this kind of file; use .png, .svg or .pdf")
