@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
@@ -36,6 +37,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
 
 def run(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
     """Run ``main(argv)`` as a process: exit 0 or its result, 2 with one line on a UserError."""
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         code = main(None) or 0
         sys.stdout.flush()
@@ -50,6 +52,11 @@ def run(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
     sys.exit(code)
+
+
+def _terminated(*_: object) -> NoReturn:
+    """A scheduler ends its jobs so: leave in order, that temporary files are removed."""
+    sys.exit(128 + signal.SIGTERM)
 
 
 def _program() -> str:

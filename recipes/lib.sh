@@ -1,30 +1,36 @@
-# What the recipes' prepare.sh and run.sh share. A script sets ABOUT (for --help), OUTPUT and other
-# defaults of its own, sources this file and calls `options "$@"`.
+# What the recipes' prepare.sh and run.sh share. A script sources this file, sets ABOUT (for --help),
+# OUTPUT and other defaults of its own, and calls `options "$@"`.
 #
 # A step is skipped when its outputs exist. Outputs appear under their names only when complete:
 # `python -m onmt_evsoftmax.corpora` does that itself, `renamed` does it for other programs. So an
 # interrupted script is started again with the same command.
 
 set -euo pipefail
+((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) || {
+    echo "error: bash $BASH_VERSION is too old for the recipes; install 4.4 or newer" >&2
+    exit 2
+}
 
 RECIPES=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 HERE=$(cd "$(dirname "$0")" && pwd)     # the folder of the recipe that is running
 PROGRAM="$(basename "$HERE")/$(basename "$0")"
 
 # Options and their defaults; a script may set its own before it calls `options`.
-DATA_DIR=${DATA_DIR:-}                  # archives that are here already
-SOURCES=${SOURCES:-$HERE/sources.tsv}   # addresses and checksums
-SUBWORDS=${SUBWORDS:-bpe}               # bpe or sentencepiece
-SIZE=${SIZE:-}                          # of the subwords; each recipe has its own
-SUBWORDS_FROM=${SUBWORDS_FROM:-}        # output folder of another recipe whose subwords to use
-JOBS=${JOBS:-$(nproc 2>/dev/null || echo 1)}
-DRY_RUN=${DRY_RUN:-}
-NORMALIZERS=${NORMALIZERS:-evsoftmax}   # one training run for each
-SEED=${SEED:-1}
-GPUS=${GPUS:-0}
-PARALLEL=${PARALLEL:-1}                 # models that train at the same time
-PRETRAINED=${PRETRAINED:-}              # checkpoint that finetune.yaml starts from
-ONLY=${ONLY:-}                          # one stage of run.sh, for workflow engines; all if empty
+DATA_DIR=                               # archives that are here already
+SOURCES=$HERE/sources.tsv               # addresses and checksums
+SUBWORDS=bpe                            # bpe or sentencepiece
+SIZE=                                   # of the subwords; each recipe has its own
+SUBWORDS_FROM=                          # output folder of another recipe whose subwords to use
+JOBS=$(nproc 2>/dev/null || echo 1)
+DRY_RUN=
+NORMALIZERS=evsoftmax                   # one training run for each
+SEED=1
+GPUS=0
+PARALLEL=1                              # models that train at the same time
+PRETRAINED=                             # checkpoint that finetune.yaml starts from
+ONLY=                                   # one stage of run.sh, for workflow engines; all if empty
+GOLD=                                   # gold alignments of the test set, where there are any
+TRUECASED=                              # yes: translations get their first capital again
 CHANGES=()                              # settings of the YAML to overrule
 STAGES="prepare pretrain train average translate attended report"
 
@@ -65,7 +71,8 @@ $ABOUT
 TEXT
     [[ $0 != *run.sh ]] || cat <<TEXT
   --normalizer NAME      what turns attention scores into probabilities; repeat it to compare
-                         several (default: $NORMALIZERS)
+                         several (default: $NORMALIZERS); posthoc is the softmax model made
+                         sparse at test time only
   --seed N               of initialisation, order and dropout (default: $SEED)
   --pretrained FILE.pt   start from this checkpoint, with what finetune.yaml changes
   --set KEY=VALUE        overrule a setting of the training YAML; repeat it for several
@@ -104,7 +111,10 @@ options() {
             --gpus) GPUS=$2 ;;
             --parallel) PARALLEL=$2 ;;
             --only) ONLY=$2 ;;
-            --set) CHANGES+=("-${2%%=*}" "${2#*=}") ;;
+            --set)
+                [[ $2 == ?*=* ]] || die "--set takes KEY=VALUE, not $2"
+                CHANGES+=("-${2%%=*}" "${2#*=}")
+                ;;
             --pretrained) PRETRAINED=$2 ;;
             *) die "the option $1 is unknown; see --help" ;;
         esac
@@ -115,8 +125,16 @@ options() {
         die "--subwords is bpe or sentencepiece, not $SUBWORDS"
     [[ -z $ONLY || " $STAGES " == *" $ONLY "* ]] || die "--only is one of $STAGES, not $ONLY"
     [[ -z $DATA_DIR || -d $DATA_DIR ]] || die "--data-dir $DATA_DIR is not a folder"
+    [[ -z $SUBWORDS_FROM || -d $SUBWORDS_FROM ]] || die "--subwords-from $SUBWORDS_FROM is not a folder"
     [[ -z $PRETRAINED || -f $PRETRAINED ]] || die "--pretrained $PRETRAINED does not exist"
+    number --jobs "$JOBS" 1
+    number --parallel "$PARALLEL" 1
+    number --gpus "$GPUS" 0
+    number --seed "$SEED" 0
+    [[ -z $SIZE ]] || number --size "$SIZE" 1
     need "$PYTHON"
+    "$PYTHON" -c 'import onmt_evsoftmax' 2>/dev/null ||
+        die "$PYTHON has no package onmt_evsoftmax; run 'make install' and put .venv/bin on the PATH"
     if [[ -z $DRY_RUN ]]; then
         mkdir -p "$OUTPUT" 2>/dev/null || die "cannot make the folder $OUTPUT; choose another -o"
         OUTPUT=$(cd "$OUTPUT" && pwd)
@@ -126,6 +144,25 @@ options() {
     [[ -z $SUBWORDS_FROM ]] || SUBWORDS_FROM=$(cd "$SUBWORDS_FROM" && pwd)
     ARCHIVES=${DATA_DIR:-$OUTPUT/downloads}
 }
+
+# number OPTION VALUE LEAST: refuse what is not a whole number, or less than LEAST.
+number() {
+    [[ $2 =~ ^[0-9]{1,9}$ ]] && ((10#$2 >= $3)) || die "$1 is a whole number from $3 on, not $2"
+}
+
+# remember FILE CHOICES: what the files beside FILE are made with; other choices than last time are
+# refused, since steps that are done would silently keep the old ones.
+remember() {
+    local before
+    if [[ -e $1 ]]; then
+        before=$(<"$1")
+        [[ $before == "$2" ]] ||
+            die "$(dirname "$1") was made with '$before', not with '$2'; choose another -o, or delete it"
+    elif [[ -z $DRY_RUN ]]; then
+        renamed "$1" written "$2" @
+    fi
+}
+written() { printf '%s\n' "$1" >"$2"; }
 
 # step TITLE OUTPUT... -- COMMAND...: run COMMAND unless every OUTPUT exists.
 step() {
@@ -209,6 +246,7 @@ fetch_and_extract() {
 encode_text() {
     local train=$1 sets="$1 $2" data=$OUTPUT/data text=$OUTPUT/text model=spm.model lang file
     local from to
+    remember "$data/subwords" "$SUBWORDS $SIZE${SUBWORDS_FROM:+ of $SUBWORDS_FROM}"
     if [[ $SUBWORDS == bpe ]]; then
         model=bpe.codes text=$OUTPUT/tokenised
         for lang in en de; do

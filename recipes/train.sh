@@ -9,11 +9,36 @@ prepare() {
     need onmt_train onmt_translate onmt_average_models onmt_score onmt_trace_attention \
         onmt_count_attended onmt_plot_attention
     wanted prepare || return 0
+    known_normalizers
     [[ -z $DATA_DIR ]] || options+=(--data-dir "$DATA_DIR")
     [[ -z $SUBWORDS_FROM ]] || options+=(--subwords-from "$SUBWORDS_FROM")
     [[ -z $DRY_RUN ]] || options+=(--dry-run)
     PYTHON=$PYTHON "$HERE/prepare.sh" "${options[@]}"
 }
+
+# known_normalizers: a name that is wrong is told now, not after the data are prepared.
+known_normalizers() {
+    local wrong
+    # shellcheck disable=SC2086  # one word for each
+    wrong=$("$PYTHON" - $NORMALIZERS <<'PYTHON'
+import sys
+
+from onmt_evsoftmax.console import unknown_name
+from onmt_evsoftmax.normalizers import normalizer_names
+
+known = [*normalizer_names(), "posthoc"]
+for name in sys.argv[1:]:
+    if name not in known:
+        print(unknown_name("normalizer", name, known))
+        break
+PYTHON
+    )
+    [[ -z $wrong ]] || die "--normalizer: $wrong"
+    ! chosen posthoc || chosen softmax || [[ -e $(run_of softmax)/trained ]] ||
+        die "--normalizer posthoc makes the softmax model sparse: add --normalizer softmax"
+}
+
+chosen() { [[ " $NORMALIZERS " == *" $1 "* ]]; }
 
 # Training on a CPU frees and takes the same large tensors in every step. By default glibc gives them
 # back to the system and gets them again page by page, a tenth of the time; let it keep them.
@@ -27,6 +52,13 @@ version_options() {
     TRANSLATE_OPTIONS=()
     # From 3.1 on, decoding also stops at 1.25 times the source's length: not the paper's protocol.
     [[ $version == 3.0.* ]] || TRANSLATE_OPTIONS=(-max_length_ratio 0)
+}
+
+# train TITLE RUN YAML NORMALIZER OPTION...: the step of training a model.
+train() {
+    local title=$1 run=$2
+    remember "$run/choices" "$4, $(basename "$3")${5:+ ${*:5}}${CHANGES[*]:+ ${CHANGES[*]}}"
+    step "$title" "$run/trained" -- train_model "${@:2}"
 }
 
 # train_model RUN YAML NORMALIZER OPTION...: train, or go on from the newest checkpoint.
@@ -45,7 +77,8 @@ train_model() {
     fi
     ((PARALLEL == 1)) || export OMP_NUM_THREADS=$((JOBS > PARALLEL ? JOBS / PARALLEL : 1))
     in_output onmt_train -config "$yaml" -attention_normalizer "$normalizer" -seed "$SEED" \
-        -save_model "$run/model" -log_file "$run/train.log" "$@" "${CHANGES[@]}" "${more[@]}"
+        -save_model "$run/model" -log_file "$run/train.log" "$@" "${CHANGES[@]}" "${more[@]}" ||
+        die_with $? "$run/trained"
     : >"$run/trained"
 }
 
@@ -67,39 +100,47 @@ average() {
 
 # translate RUN SET: RUN/SET.pieces is what the model writes, RUN/SET.de the text of it.
 translate() {
-    local run=$1 set=$2 gpu=()
+    local run=$1 set=$2 gpu=() sparse=()
     ((GPUS == 0)) || gpu=(-gpu 0)
+    ! is_posthoc "$run" || sparse=(-attention_normalizer evsoftmax)
     step "translate $set" "$run/$set.pieces" -- renamed "$run/$set.pieces" in_output \
         onmt_translate -config "$HERE/translate.yaml" -model "$run/average.pt" \
-        -src "data/$set.en" -output @ "${TRANSLATE_OPTIONS[@]}" "${gpu[@]}"
+        -src "data/$set.en" -output @ "${TRANSLATE_OPTIONS[@]}" "${sparse[@]}" "${gpu[@]}"
     step "join the subwords of $set" "$run/$set.de" -- \
         corpora decode $(how_to_decode) "$run/$set.pieces" -o "$run/$set.de"
 }
 
 # By the subwords that were prepared: SentencePiece keeps spaces, BPE is of tokenised text.
 how_to_decode() {
-    if [[ -e $OUTPUT/data/spm.model ]]; then echo --kind sentencepiece
-    elif [[ -e $OUTPUT/data/bpe.codes ]]; then echo --kind bpe --detokenise de ${TRUECASED:+--truecased}
-    else echo --kind words --detokenise de ${TRUECASED:+--truecased}
-    fi
+    local kind=$SUBWORDS
+    [[ ! -e $OUTPUT/data/subwords ]] || read -r kind _ <"$OUTPUT/data/subwords"
+    case $kind in
+        sentencepiece) echo --kind sentencepiece ;;
+        *) echo --kind bpe --detokenise de ${TRUECASED:+--truecased} ;;
+    esac
 }
+
+# Post-hoc evidential: the softmax model, which ev-softmax makes sparse where it is used.
+is_posthoc() { [[ $(basename "$1") == posthoc* ]]; }
 
 # attended RUN SET: what the model attends to while the reference is forced, counted over the whole
 # set, and as a page and a figure for its first sentences.
 attended() {
-    local run=$1 set=$2 gold=() page=() gpu=()
+    local run=$1 set=$2 gold=() gpu=() sparse=()
     ((GPUS == 0)) || gpu=(--gpu 0)
-    [[ -z ${GOLD:-} ]] || gold=(--align "$GOLD" --level word)
+    ! is_posthoc "$run" || sparse=(--attention-normalizer evsoftmax)
+    [[ -z $GOLD ]] || gold=(--align "$GOLD" --level word)
     step "count attended tokens" "$run/attended.json" "$run/attended.txt" -- onmt_count_attended \
         --model "$(basename "$run")=$run/average.pt" --src "$OUTPUT/data/$set.en" \
-        --tgt "$OUTPUT/data/$set.de" --by kind layer "${gold[@]}" "${gpu[@]}" \
+        --tgt "$OUTPUT/data/$set.de" --by kind layer "${gold[@]}" "${gpu[@]}" "${sparse[@]}" \
         -o "$run/attended.txt" -o "$run/attended.json"
     for language in en de; do
         step "first sentences ($language)" "$run/first.$language" -- renamed "$run/first.$language" \
             head_of "$OUTPUT/data/$set.$language" @
     done
     step "trace the attention of the first sentences" "$run/first.trace" -- onmt_trace_attention \
-        --model "$run/average.pt" --src "$run/first.en" --tgt "$run/first.de" -o "$run/first.trace"
+        --model "$run/average.pt" --src "$run/first.en" --tgt "$run/first.de" "${sparse[@]}" \
+        -o "$run/first.trace"
 }
 
 head_of() { head -n 20 "$1" >"$2"; }
@@ -117,10 +158,15 @@ run_all() {
         from=(-train_from "$PRETRAINED")
     fi
     ! wanted train || train_all "$yaml" "${from[@]}"
-    for normalizer in $NORMALIZERS; do
+    for normalizer in $(posthoc_last); do
         run=$(run_of "$normalizer")
-        ! wanted average ||
+        if ! wanted average; then :
+        elif is_posthoc "$run"; then
+            step "softmax, to be made sparse" "$run/average.pt" -- \
+                renamed "$run/average.pt" cp "$(run_of softmax)/average.pt" @
+        else
             step "average $checkpoints checkpoints" "$run/average.pt" -- average "$run" "$checkpoints"
+        fi
         ! wanted translate || translate "$run" "$SET"
         ! wanted attended || attended "$run" "$SET"
         runs+=("$normalizer=$run")
@@ -128,27 +174,39 @@ run_all() {
     ! wanted report || report "${runs[@]}"
 }
 
+# The chosen normalizers, posthoc behind softmax, whose model it takes.
+posthoc_last() {
+    local name
+    for name in $NORMALIZERS; do [[ $name == posthoc ]] || echo "$name"; done
+    ! chosen posthoc || echo posthoc
+}
+
 run_of() { printf '%s\n' "$OUTPUT/$1${PRETRAINED:+-finetuned}-seed$SEED"; }
 
-# train_all YAML OPTION...: train every normalizer, PARALLEL of them at a time, sharing the cores.
+# train_all YAML OPTION...: train every normalizer, PARALLEL of them at a time, sharing the cores. If
+# one fails the others still finish.
 train_all() {
-    local normalizer run yaml=$1 started=() process
+    local normalizer run yaml=$1 started=()
     shift
     for normalizer in $NORMALIZERS; do
+        [[ $normalizer != posthoc ]] || continue  # nothing is trained with it
         run=$(run_of "$normalizer")
         if ((PARALLEL == 1)); then
-            step "train $normalizer" "$run/trained" -- train_model "$run" "$yaml" "$normalizer" "$@"
+            train "train $normalizer" "$run" "$yaml" "$normalizer" "$@"
             continue
         fi
-        step "train $normalizer" "$run/trained" -- \
-            train_model "$run" "$yaml" "$normalizer" "$@" 2> >(sed -u "s/^/$normalizer: /" >&2) &
+        train "train $normalizer" "$run" "$yaml" "$normalizer" "$@" \
+            2> >(sed -u "s/^/$normalizer: /" >&2) &
         started+=($!)
-        if ((${#started[@]} == PARALLEL)); then
-            for process in "${started[@]}"; do wait "$process"; done
-            started=()
-        fi
+        if ((${#started[@]} == PARALLEL)); then wait_for_all "${started[@]}"; started=(); fi
     done
-    for process in "${started[@]}"; do wait "$process"; done
+    wait_for_all "${started[@]}"
+}
+
+wait_for_all() {
+    local process failed=
+    for process; do wait "$process" || failed=yes; done
+    [[ -z $failed ]] || exit 2  # the one that failed has said why
 }
 
 # report NAME=RUN...: one table and the figures of all models. They are always made anew: they are
@@ -159,13 +217,12 @@ report() {
         systems+=("$named/$SET.de") traces+=("$named/first.trace") counts+=("$named/attended.json")
     done
     if [[ $DRY_RUN ]]; then say "[step] table and figures of: $*"; return; fi
-    [[ -z ${GOLD:-} ]] || gold=(--align "$GOLD" --level word)
+    [[ -z $GOLD ]] || gold=(--align "$GOLD" --level word)
     say "[step] table and figures"
     (($# == 1)) || baseline=(--baseline "${NORMALIZERS%% *}")  # one alone has nothing to differ from
     onmt_score --hyp "${systems[@]}" --ref "$REFERENCE" --lang de "${baseline[@]}" \
         --metrics bleu bleu-tok-lc chrf++ --quiet -o "$OUTPUT/scores.txt" -o "$OUTPUT/scores.json"
-    onmt_plot_attention "${traces[@]}" "${gold[@]}" --sentence "${FIGURE_SENTENCE:-1}" \
-        --quiet -o "$OUTPUT/attention.png"
+    onmt_plot_attention "${traces[@]}" "${gold[@]}" --sentence 1 --quiet -o "$OUTPUT/attention.png"
     onmt_plot_attention "${traces[@]}" "${gold[@]}" --quiet -o "$OUTPUT/attention.html"
     "$PYTHON" -m onmt_evsoftmax.study --scores "$OUTPUT/scores.json" --attended "${counts[@]}" \
         -o "$OUTPUT/table.txt" -o "$OUTPUT/table.md" -o "$OUTPUT/table.tex" -o "$OUTPUT/tradeoff.png"

@@ -35,6 +35,13 @@ def gz(path: Path, text: str | bytes) -> Path:
     return path
 
 
+def zipped(path: Path, members: dict[str, str]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in members.items():
+            archive.writestr(name, text)
+    return path
+
+
 def segments(lang: str, name: str, numbers: range) -> str:
     """IWSLT's XML."""
     body = "".join(

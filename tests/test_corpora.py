@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import sentencepiece
 from corpus_files import gz, iwslt_members, sentence, sgm, tags, tar
 from hypothesis import given
 from hypothesis import strategies as st
@@ -201,7 +202,7 @@ TEXT = [sentence(lang, n) for n in range(60) for lang in ("en", "de")]
 def test_bpe_is_subword_nmts_own(tmp_path):
     from subword_nmt.learn_bpe import learn_bpe
 
-    subwords.learn("bpe", TEXT, 40, tmp_path / "codes")
+    subwords.learn("bpe", [write(tmp_path / "text", *TEXT)], 40, tmp_path / "codes")
     theirs = io.StringIO()
     learn_bpe(io.StringIO("\n".join(TEXT)), theirs, 40)
     assert (tmp_path / "codes").read_text() == theirs.getvalue()
@@ -212,7 +213,7 @@ def test_bpe_is_subword_nmts_own(tmp_path):
 )
 def test_joined_subwords_are_the_text_again(tmp_path, kind, name, size):
     model = tmp_path / name
-    subwords.learn(kind, TEXT, size, model)
+    subwords.learn(kind, [write(tmp_path / "text", *TEXT)], size, model)
     assert subwords.kind_of(model) == kind
     unseen = "Überall Häuser zzz."
     encoded = [subwords.encode_line(model, line) for line in [*TEXT, unseen]]
@@ -229,9 +230,31 @@ def test_a_wrong_model_is_refused_in_one_sentence(tmp_path):
 
 
 def test_too_many_pieces_are_told(tmp_path):
+    text = write(tmp_path / "text", *TEXT)
     with pytest.raises(UserError, match="SentencePiece cannot learn 90000 pieces"):
-        subwords.learn("sentencepiece", TEXT, 90000, tmp_path / "s.model")
-    assert list(tmp_path.iterdir()) == []
+        subwords.learn("sentencepiece", [text], 90000, tmp_path / "s.model")
+    assert list(tmp_path.iterdir()) == [text]
+
+
+def test_pieces_of_a_large_corpus_are_learnt_from_all_its_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(subwords, "MOST_SENTENCES", len(TEXT))
+    texts = [write(tmp_path / "a", *TEXT), write(tmp_path / "b", *["лес"] * len(TEXT))]
+    subwords.learn("sentencepiece", texts, 44, tmp_path / "s.model")
+    model = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "s.model"))
+    assert model.unk_id() not in model.encode("лес Nr8 cat")
+
+
+def test_text_without_anything_to_merge_is_told(tmp_path):
+    with pytest.raises(UserError, match="nothing to merge"):
+        subwords.learn("bpe", [write(tmp_path / "text", "a b", "c a")], 10, tmp_path / "codes")
+
+
+@pytest.mark.parametrize("option", [["--every", "0"], ["--by-source", "-1"], ["--every", "x"]])
+def test_numbers_are_checked_by_the_command(tmp_path, capsys, option):
+    source, target = write(tmp_path / "a.en", "x"), write(tmp_path / "a.de", "y")
+    with pytest.raises(SystemExit, match="2"):
+        main(["split", str(source), str(target), *option, "-o", str(tmp_path)])
+    assert f"argument {option[0]}: " in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------- settings

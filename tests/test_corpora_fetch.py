@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from corpus_files import gz, tar, zipped
 
 from onmt_evsoftmax.console import UserError
 from onmt_evsoftmax.corpora.fetch import Source, fetch, read_sources
@@ -115,12 +116,14 @@ def test_a_local_copy_is_checked_in_its_place(tmp_path):
 
 
 def test_without_a_published_checksum_the_first_use_is_remembered(tmp_path):
-    (tmp_path / "a.zip").write_bytes(b"x")
-    source, out = Source("a.zip", "", ()), tmp_path / "out"
+    (tmp_path / "a.txt").write_bytes(b"x")
+    source, out = Source("a.txt", "", ()), tmp_path / "out"
     assert "recorded" in fetch([source], out, tmp_path)[0]
     assert "verified" in fetch([source], out, tmp_path)[0]
-    (tmp_path / "a.zip").write_bytes(b"y")
-    with pytest.raises(UserError, match=r"wrong checksum: .*recorded at its first use"):
+    (tmp_path / "a.txt").write_bytes(b"y")
+    with pytest.raises(
+        UserError, match=r"wrong checksum: .*recorded in checksums.sha256 at its first use"
+    ):
         fetch([source], out, tmp_path)
 
 
@@ -136,3 +139,21 @@ def test_every_recipes_list_can_be_read():
     assert len(lists) == 4
     for path in lists:
         assert all(source.url.startswith("http") for source in read_sources(path))
+
+
+@pytest.mark.parametrize("name", ["a.tgz", "a.zip", "a.gz"])
+def test_an_archive_that_was_cut_off_is_not_recorded(tmp_path, name):
+    """Else the whole one would be refused for ever after."""
+    data, out = tmp_path / "in", tmp_path / "out"
+    data.mkdir()
+    whole = {
+        "a.tgz": lambda path: tar(path, {"text": "words " * 5000}),
+        "a.gz": lambda path: gz(path, "words " * 5000),
+        "a.zip": lambda path: zipped(path, {"text": "words " * 5000}),
+    }[name]
+    whole(data / name)
+    (data / name).write_bytes((data / name).read_bytes()[:-30])
+    with pytest.raises(UserError, match="is truncated or damaged"):
+        fetch([Source(name, "", ())], out, data)
+    whole(data / name)
+    assert "recorded" in fetch([Source(name, "", ())], out, data)[0]

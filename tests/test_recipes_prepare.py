@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import corpus_files as archives
@@ -196,10 +197,46 @@ def test_help_shows_an_example(script):
         (["--subwords", "letters"], "--subwords is bpe or sentencepiece, not letters"),
         (["--data-dir", "/nowhere"], "--data-dir /nowhere is not a folder"),
         (["--pretrained", "/none.pt"], "--pretrained /none.pt does not exist"),
+        (["--subwords-from", "/nowhere"], "--subwords-from /nowhere is not a folder"),
+        (["--jobs", "x"], "--jobs is a whole number from 1 on, not x"),
+        (["--parallel", "0"], "--parallel is a whole number from 1 on, not 0"),
+        (["--gpus", "-1"], "--gpus is a whole number from 0 on, not -1"),
+        (["--size", "big"], "--size is a whole number from 1 on, not big"),
+        (["--set", "dropout"], "--set takes KEY=VALUE, not dropout"),
     ],
 )
 def test_wrong_options(tmp_path, options, said):
     failed(run("multi30k/prepare.sh", "-o", tmp_path / "out", *options), tmp_path / "out", said)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["evsoftmx"], "unknown normalizer 'evsoftmx' (did you mean evsoftmax?)"),
+        (["posthoc"], "add --normalizer softmax"),
+    ],
+)
+def test_a_normalizer_is_checked_before_the_data_are_prepared(iwslt, names, said):
+    out = iwslt.parent.parent / "out"
+    chosen = [word for name in names for word in ("--normalizer", name)]
+    done = run("iwslt14/run.sh", "--data-dir", iwslt.parent, "-o", out, *chosen)
+    failed(done, out, said)
+    assert files(out) == {}
+
+
+def test_variables_of_the_environment_are_no_options(iwslt, monkeypatch):
+    monkeypatch.setenv("DRY_RUN", "0")
+    monkeypatch.setenv("SIZE", "7")
+    assert prepare_iwslt(iwslt).returncode == 0
+    assert (iwslt.parent.parent / "out" / "data" / "subwords").read_text() == "bpe 60\n"
+
+
+def test_a_python_without_this_package(iwslt, tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexit 1\n")
+    python.chmod(0o755)
+    limit = f"export PYTHON={python};"
+    failed(prepare_iwslt(iwslt, limit=limit), tmp_path / "out", "has no package onmt_evsoftmax")
 
 
 def test_a_missing_program(iwslt):
@@ -226,8 +263,37 @@ def test_a_wrong_checksum(iwslt):
 
 
 def test_a_truncated_archive(iwslt):
-    iwslt.write_bytes(iwslt.read_bytes()[:-400])
+    whole = iwslt.read_bytes()
+    iwslt.write_bytes(whole[:-400])
     failed(prepare_iwslt(iwslt), iwslt.parent.parent / "out", "de-en.tgz is truncated or damaged")
+    iwslt.write_bytes(whole)
+    done = prepare_iwslt(iwslt)
+    assert done.returncode == 0, done.stderr
+
+
+def test_other_subwords_in_the_same_folder(iwslt):
+    assert prepare_iwslt(iwslt).returncode == 0
+    out = iwslt.parent.parent / "out"
+    before = files(out)
+    for options in (["--size", 70], ["--subwords", "sentencepiece"]):
+        failed(
+            prepare_iwslt(iwslt, *options), out, "was made with 'bpe 60', not with", "another -o"
+        )
+    assert files(out) == before
+
+
+def test_a_job_that_is_ended_leaves_no_temporary_file(tmp_path):
+    """As a scheduler does it, in the middle of a step."""
+    (tmp_path / "a.en").write_text("some words .\n" * 2_000_000)
+    command = [sys.executable, "-m", "onmt_evsoftmax.corpora", "tokenise", "--lang", "en",
+               "--jobs", "1", "-o", tmp_path / "out", tmp_path / "a.en"]  # fmt: skip
+    job = subprocess.Popen(list(map(str, command)), stderr=subprocess.DEVNULL)
+    while not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir()):
+        assert job.poll() is None
+        time.sleep(0.05)
+    job.terminate()
+    assert job.wait(timeout=60) == 143
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def changed(iwslt: Path, member: str, text: str | bytes) -> subprocess.CompletedProcess:

@@ -52,18 +52,24 @@ def captions(tmp_path: Path) -> list[object]:
 def test_two_normalizers_from_archives_to_table(tmp_path, captions):
     out = tmp_path / "out"
     command = [ROOT / "recipes" / "multi30k" / "run.sh", "-o", out, *captions,
-               "--normalizer", "softmax", "--normalizer", "evsoftmax"]  # fmt: skip
+               "--normalizer", "posthoc", "--normalizer", "softmax",
+               "--normalizer", "evsoftmax"]  # fmt: skip
     done = call(command, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert (out / "table.txt").read_text(encoding="utf-8") in done.stdout
     kinds = {}
-    for name in ("softmax", "evsoftmax"):
+    for name in ("softmax", "evsoftmax", "posthoc"):
         run = out / f"{name}-seed1"
         assert len((run / "test.de").read_text(encoding="utf-8").splitlines()) == 8
         (entry,) = json.loads((run / "attended.json").read_text(encoding="utf-8"))
         kinds[name] = entry["kinds"]["context"]["all"]
     assert kinds["softmax"]["density"]["mean"] == pytest.approx(1.0)
-    assert kinds["evsoftmax"]["attended"]["mean"] < 0.9 * kinds["softmax"]["attended"]["mean"]
+    for name in ("evsoftmax", "posthoc"):
+        assert kinds[name]["attended"]["mean"] < 0.9 * kinds["softmax"]["attended"]["mean"]
+    models = [
+        (out / f"{name}-seed1" / "average.pt").read_bytes() for name in ("softmax", "posthoc")
+    ]
+    assert models[0] == models[1]
 
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.pt")}
     again = call(command, tmp_path)
@@ -72,7 +78,7 @@ def test_two_normalizers_from_archives_to_table(tmp_path, captions):
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*.pt")} == before
 
     # Fine-tuning goes on from the softmax model with another normalizer.
-    tuned = call([*command[:-4], "--normalizer", "sparsemax", "--pretrained",
+    tuned = call([*command[:-6], "--normalizer", "sparsemax", "--pretrained",
                   out / "softmax-seed1" / "average.pt"], tmp_path)  # fmt: skip
     assert tuned.returncode == 0, tuned.stderr[-3000:]
     (entry,) = json.loads((out / "sparsemax-finetuned-seed1" / "attended.json").read_text())
@@ -92,6 +98,33 @@ def test_an_interrupted_training_goes_on(tmp_path, captions):
     assert "going on from" in done.stderr
     assert "model_step_4.pt" in done.stderr
     assert (run / "model_step_6.pt").exists()
+
+
+def test_other_settings_in_the_same_folder_are_refused(tmp_path, captions):
+    command = [ROOT / "recipes" / "multi30k" / "run.sh", "-o", tmp_path / "out", *captions]
+    assert call([*command, "--only", "prepare"], tmp_path).returncode == 0
+    assert call([*command, "--only", "train"], tmp_path).returncode == 0
+    done = call([*command, "--only", "train", "--set", "dropout=0.3"], tmp_path)
+    assert done.returncode == 2
+    assert "evsoftmax-seed1 was made with" in done.stderr
+    assert "-dropout 0.3'; choose another -o, or delete it" in done.stderr
+
+
+def test_if_one_training_fails_the_other_is_waited_for(tmp_path, captions):
+    """A trainer of our own: softmax fails at once, evsoftmax takes two seconds."""
+    fake = tmp_path / "bin" / "onmt_train"
+    fake.parent.mkdir()
+    fake.write_text('#!/bin/sh\ncase "$*" in *"normalizer softmax"*) exit 1;; esac\nsleep 2\n')
+    fake.chmod(0o755)
+    command = [ROOT / "recipes" / "multi30k" / "run.sh", "-o", tmp_path / "out", *captions,
+               "--normalizer", "softmax", "--normalizer", "evsoftmax", "--parallel", 2]  # fmt: skip
+    assert call([*command, "--only", "prepare"], tmp_path).returncode == 0
+    done = call(["env", f"PATH={fake.parent}:{BIN}:{os.environ['PATH']}", *command], tmp_path)
+    assert done.returncode == 2
+    assert "softmax: multi30k/run.sh: error: the command for" in done.stderr
+    assert "softmax-seed1/trained failed with exit code 1" in done.stderr
+    assert (tmp_path / "out" / "evsoftmax-seed1" / "trained").exists()
+    assert not (tmp_path / "out" / "softmax-seed1" / "trained").exists()
 
 
 @pytest.mark.skipif(

@@ -42,9 +42,29 @@ def member_lines(archive: Path, member: str | None) -> Iterator[str]:
             yield decode_line(where, number, line.removesuffix(b"\n"))
 
 
+def check_whole(archive: Path) -> None:
+    """Read an archive to its end, so that one which was cut off is told."""
+    with _broken_is_told(archive):
+        if archive.suffix == ".zip":
+            with zipfile.ZipFile(archive) as zipped:
+                damaged = zipped.testzip()
+            if damaged is not None:
+                raise zipfile.BadZipFile(f"its file {damaged}")
+        elif archive.suffix == ".tgz" or archive.name.endswith(".tar.gz"):
+            with tarfile.open(archive, "r:*") as tar:
+                for _ in tar:
+                    pass
+        elif archive.suffix == ".gz":
+            with gzip.open(archive, "rb") as stream:
+                while stream.read(1 << 20):
+                    pass
+
+
 @contextmanager
 def _opened(archive: Path, member: str | None) -> Iterator[IO[bytes]]:
     if member is None:
+        if archive.suffix in (".tgz", ".tar", ".zip") or archive.name.endswith(".tar.gz"):
+            raise UserError(f"{archive} is an archive; name the file inside it: {archive}::FILE")
         opener = gzip.open if archive.suffix == ".gz" else open
         with opener(archive, "rb") as stream:
             yield stream  # type: ignore[misc]

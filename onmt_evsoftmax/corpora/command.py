@@ -31,6 +31,14 @@ _EXAMPLE = """example:
 """
 
 
+def whole_number(text: str) -> int:
+    """A whole number from 1 on, for argparse."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
+    return value
+
+
 def say(text: str) -> None:
     """One line of progress, on standard error."""
     print(text, file=sys.stderr)
@@ -86,7 +94,7 @@ def _clean(args: argparse.Namespace) -> None:
 def _split(args: argparse.Namespace) -> None:
     languages = args.source.suffix, args.target.suffix
     pairs = pairs_of(args.source, args.target)
-    if args.every:
+    if args.every is not None:
         names, labelled = ["train", "valid"], split.every(args.every, pairs)
     else:
         names, labelled = ["train", "valid", "test"], split.by_source(args.by_source, pairs)
@@ -109,8 +117,7 @@ def _tokenise(args: argparse.Namespace) -> None:
 
 
 def _learn(args: argparse.Namespace) -> None:
-    lines = (line for path in args.text for line in lines_of(path))
-    subwords.learn(args.kind, lines, args.size, args.output)
+    subwords.learn(args.kind, args.text, args.size, args.output)
 
 
 def _encode(args: argparse.Namespace) -> None:
@@ -168,7 +175,7 @@ def build_parser() -> argparse.ArgumentParser:
     def files(sub: argparse.ArgumentParser) -> None:
         sub.add_argument("input", type=Path, nargs="+")
         sub.add_argument("-o", "--output", type=Path, required=True, help="folder")
-        sub.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+        sub.add_argument("--jobs", type=whole_number, default=os.cpu_count() or 1, help="processes")
 
     sub = verb("fetch", "archives from the web or a folder, checked against checksums", _fetch)
     sub.add_argument("names", nargs="*", help="which files of the list (default: all)")
@@ -186,7 +193,7 @@ def build_parser() -> argparse.ArgumentParser:
     sub = verb("clean", "drop pairs that are empty, too long, lopsided or repeated", _clean)
     pair(sub)
     outputs(sub)
-    sub.add_argument("--max-words", type=int, default=150, help="on either side (150)")
+    sub.add_argument("--max-words", type=whole_number, default=150, help="on either side (150)")
     sub.add_argument("--max-ratio", type=float, default=9.0, help="longer side : shorter (9)")
     sub.add_argument("--keep-repeated", action="store_true", help="keep repeated pairs")
     sub.add_argument("--exclude", type=Path, nargs="*", default=[], help="held-out source text")
@@ -194,8 +201,12 @@ def build_parser() -> argparse.ArgumentParser:
     sub = verb("split", "training and held-out sets, by line or by source sentence", _split)
     pair(sub)
     how = sub.add_mutually_exclusive_group(required=True)
-    how.add_argument("--every", type=int, metavar="N", help="every N-th line is for validation")
-    how.add_argument("--by-source", type=int, metavar="N", help="hold out N sentences, twice")
+    how.add_argument(
+        "--every", type=whole_number, metavar="N", help="every N-th line is for validation"
+    )
+    how.add_argument(
+        "--by-source", type=whole_number, metavar="N", help="hold out N sentences, twice"
+    )
     sub.add_argument("-o", "--output", type=Path, required=True, help="folder")
 
     sub = verb("tokenise", "Moses tokenisation", _tokenise)
@@ -205,7 +216,7 @@ def build_parser() -> argparse.ArgumentParser:
     sub = verb("learn", "learn joint subwords from training text", _learn)
     sub.add_argument("text", type=Path, nargs="+", help="training text of both languages")
     sub.add_argument("--kind", choices=subwords.KINDS, required=True)
-    sub.add_argument("--size", type=int, required=True, help="merges (bpe) or pieces")
+    sub.add_argument("--size", type=whole_number, required=True, help="merges (bpe) or pieces")
     sub.add_argument("-o", "--output", type=Path, required=True)
 
     sub = verb("encode", "split words into subwords", _encode)

@@ -12,6 +12,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.corpora.archives import check_whole
 from onmt_evsoftmax.corpora.parallel import full_disk, lines_of, write_lines
 
 _CHUNK = 1 << 20
@@ -57,6 +58,8 @@ def fetch(sources: list[Source], folder: Path, data_dir: Path | None = None) -> 
         path = _local(source, data_dir) if data_dir else _downloaded(source, folder, known)
         sums = _digests(path)
         remarks.append(_verify(source, path, sums, known))
+        if not source.checksums and source.name not in known:
+            check_whole(path)  # what is recorded now would be asked for ever after
         known[source.name] = sums["sha256"]
     write_lines(record, (f"{digest}  {name}" for name, digest in sorted(known.items())))
     return remarks
@@ -97,7 +100,7 @@ def _verify(source: Source, path: Path, sums: dict[str, str], known: dict[str, s
         seen = "verified" if source.name in known else "recorded"
         return f"{source.name}: no published checksum; sha256 {sums['sha256'][:16]}… {seen}"
     else:
-        expected = f"sha256:{known[source.name]}, recorded at its first use"
+        expected = f"sha256:{known[source.name]}, recorded in {RECORD} at its first use"
     raise UserError(
         f"{path} has the wrong checksum: sha256:{sums['sha256']} md5:{sums['md5']}, expected "
         f"{expected}; delete it and fetch it again, or list yours with --sources if you trust it"

@@ -6,24 +6,32 @@ import functools
 import io
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 
 from tqdm import tqdm
 
 from onmt_evsoftmax.console import UserError
-from onmt_evsoftmax.corpora.parallel import full_disk
+from onmt_evsoftmax.corpora.parallel import full_disk, lines_of
 from onmt_evsoftmax.files import replacing
 
 KINDS = ("bpe", "sentencepiece")
+MOST_SENTENCES = 5_000_000  # that SentencePiece learns from; it keeps them in memory
 _SPACE = "▁"  # how SentencePiece writes the space before a word
 
 
-def learn(kind: str, lines: Iterable[str], size: int, output: Path) -> None:
+def learn(kind: str, texts: Sequence[Path], size: int, output: Path) -> None:
     """Learn ``size`` merges (bpe) or pieces (sentencepiece) from training text of both languages.
 
-    The text of byte pair encoding is tokenised already; SentencePiece wants it as it is.
+    The text of byte pair encoding is tokenised already; SentencePiece wants it as it is, and of
+    more than ``MOST_SENTENCES`` lines every second, third, … of all the files.
     """
+    step = 1
+    if kind == "sentencepiece":
+        count = sum(1 for path in texts for _ in lines_of(path))
+        step = -(-count // MOST_SENTENCES)
+    lines = islice((line for path in texts for line in lines_of(path)), 0, None, step)
     learner = _learn_bpe if kind == "bpe" else _learn_sentencepiece
     data = learner(tqdm(lines, desc=f"reading for {kind}", unit=" lines", leave=False), size)
     with replacing(output) as temporary:
@@ -38,6 +46,8 @@ def _learn_bpe(lines: Iterable[str], merges: int) -> bytes:
 
     # Counting words here keeps memory at the size of the vocabulary, not of the corpus.
     words = Counter(word for line in lines for word in line.split(" ") if word)
+    if all(len(word) == 1 for word in words):
+        raise UserError("the text has no word of two letters: there is nothing to merge")
     codes = io.StringIO()
     counts = io.StringIO("".join(f"{word} {count}\n" for word, count in words.items()))
     learn_bpe(counts, codes, merges, min_frequency=2, is_dict=True)
@@ -57,7 +67,6 @@ def _learn_sentencepiece(lines: Iterable[str], pieces: int) -> bytes:
             character_coverage=1.0,  # German letters are not noise
             num_threads=os.cpu_count() or 1,
             train_extremely_large_corpus=False,
-            input_sentence_size=5_000_000,
             shuffle_input_sentence=False,  # so that two runs learn the same pieces
             minloglevel=2,
         )

@@ -1,4 +1,6 @@
 #!/usr/bin/env bash
+. "$(dirname "$0")/../lib.sh"
+. "$RECIPES/train.sh"
 ABOUT="The main job on the embedded corpus: prepare, train softmax and ev-softmax side by side, translate,
 score, count attended tokens, alignment error against the gold alignments, figures. Made for two
 cores; nothing is downloaded."
@@ -8,8 +10,6 @@ SIZE=2000
 NORMALIZERS="softmax evsoftmax"
 PARALLEL=2
 TRUECASED=yes                           # the corpus is: translations get their first capital again
-. "$(dirname "$0")/../lib.sh"
-. "$RECIPES/train.sh"
 options "$@"
 
 prepare

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+. "$(dirname "$0")/../lib.sh"
 ABOUT="Prepare IWSLT14 EN-DE (TED talks) for training, as in the paper: fetch, extract the tag files and the
 XML sets, clean, validate on every 23rd line, test on dev2010, TEDX.dev2012 and tst2010-2012, tokenise,
 10 000 joint BPE merges (or SentencePiece), vocabulary. To fine-tune a WMT16 model, give its subwords
@@ -6,7 +7,6 @@ with --subwords-from. Takes the archive of either direction: de-en.tgz or en-de.
 EXAMPLE="-o runs/iwslt14 --subwords-from runs/wmt16"
 OUTPUT=runs/iwslt14
 SIZE=10000
-. "$(dirname "$0")/../lib.sh"
 options "$@"
 
 # The archives of both directions have the same talks; the names inside follow the direction.

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
+. "$(dirname "$0")/../lib.sh"
 ABOUT="Prepare Multi30k EN-DE (29 000 image captions) for training: fetch, extract, subwords, vocabulary."
 EXAMPLE="--data-dir ~/corpora/multi30k -o runs/multi30k"
 OUTPUT=runs/multi30k
 SUBWORDS=sentencepiece
 SIZE=4000
-. "$(dirname "$0")/../lib.sh"
 options "$@"
 
 captions

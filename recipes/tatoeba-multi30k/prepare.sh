@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
+. "$(dirname "$0")/../lib.sh"
 ABOUT="Prepare Tatoeba EN-DE (170 000 pairs, to pretrain on) and Multi30k (29 000, to fine-tune on):
 fetch, extract, split Tatoeba by English sentence, joint subwords of both, vocabulary."
 EXAMPLE="--data-dir ~/corpora -o runs/tatoeba-multi30k"
 OUTPUT=runs/tatoeba-multi30k
 SUBWORDS=sentencepiece
 SIZE=4000
-. "$(dirname "$0")/../lib.sh"
 options "$@"
 
 captions

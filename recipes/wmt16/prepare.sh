@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
+. "$(dirname "$0")/../lib.sh"
 ABOUT="Prepare WMT16 EN-DE (4.5 million pairs, 1.7 GB of archives) for training:
 fetch, extract Common Crawl, Europarl v7, News Commentary v11 and newstest, clean, tokenise, 32 000
 joint BPE merges (or SentencePiece), vocabulary. Validates on newstest2015, tests on newstest2016."
 EXAMPLE="-o runs/wmt16 --jobs 16"
 OUTPUT=runs/wmt16
 SIZE=32000
-. "$(dirname "$0")/../lib.sh"
 options "$@"
 
 text=$OUTPUT/text raw=$OUTPUT/raw
