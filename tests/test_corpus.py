@@ -18,10 +18,13 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "data"))
 
 import make_corpus  # noqa: E402
-from grammar import corpus, german, lexicon  # noqa: E402
+from grammar import corpus, english_order, german, lexicon  # noqa: E402
+from grammar.adjunct import FixedPhrase  # noqa: E402
+from grammar.clause import MODALS, Clause  # noqa: E402
 from grammar.constructions import DRAWN, HARD, draw_one  # noqa: E402
 from grammar.dice import Dice  # noqa: E402
 from grammar.draw_clause import ClauseDraw  # noqa: E402
+from grammar.nominal import PRONOUNS  # noqa: E402
 from grammar.tables import read_table  # noqa: E402
 from grammar.words import Sentence  # noqa: E402
 
@@ -163,6 +166,44 @@ def test_words_that_mean_the_same_are_aligned(made: dict) -> None:
     assert checked > 1000
 
 
+# ---- English ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("modal", "statement", "question"),
+    [
+        ("have to", "I always had to sleep", "did I always have to sleep"),
+        ("want to", "I always wanted to sleep", "did I always want to sleep"),
+        ("can", "I could always sleep", "could I always sleep"),
+        ("be allowed to", "I was always allowed to sleep", "was I always allowed to sleep"),
+    ],
+)
+def test_always_stands_before_a_full_verb_and_behind_an_auxiliary(
+    modal: str, statement: str, question: str
+) -> None:
+    verb = next(verb for verb in LEXICON.verbs if verb.english == "sleep")
+    always = FixedPhrase(LEXICON.adverb("immer", "frequency"))
+    clause = Clause(verb, PRONOUNS["I"], "past", adverbials=(always,), modal=MODALS[modal])
+    assert " ".join(word.form for word in english_order.statement(clause)) == statement
+    assert " ".join(word.form for word in english_order.question(clause)) == question
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        r"(have|has|had|wants?|wanted|likes?) (always|often|sometimes|never|usually) to\b",
+        r"wood \w+|rain coats?|tea cups?\b",  # wooden; one word
+        r"writers? of\b",  # the author of the book: Autor
+        r"(bank|spring) of \w+ (\w+ )?lakes?",
+        r"(swims?|swam|swum|swimming) to (?!the (\w+ ){0,3}bank of)",
+    ],
+)
+def test_what_is_wrong_in_english_or_german_is_not_drawn(made: dict, wrong: str) -> None:
+    for lines in made.values():
+        for source, *_ in lines:
+            assert not re.search(rf"\b({wrong})", source), source
+
+
 # ---- coverage -----------------------------------------------------------------------------------
 
 
@@ -220,8 +261,8 @@ def test_training_does_not_show_hard_constructions(made: dict) -> None:
                 head = part.tokens[0]
                 if head in ("und", "aber", "oder"):
                     dependent = 0
-                head = head.lower() if part.first and head != "Um" else head
-                dependent += part.relative or head in SUBORDINATING
+                clock = part.first and head == "um"  # *um ein Uhr*; purpose is never first
+                dependent += part.relative or (head in SUBORDINATING and not clock)
                 assert dependent <= 1, target
                 assert not (part.relative and part.tokens[-1] in MODAL), target
                 assert not (dependent and target.endswith("?")), target

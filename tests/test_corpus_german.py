@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT / "data"))
 from grammar import german, lexicon  # noqa: E402
 from grammar.constructions import DRAWN, HARD, WEIGHTS, draw_one  # noqa: E402
 from grammar.dice import Dice  # noqa: E402
-from grammar.draw_clause import ClauseDraw  # noqa: E402
+from grammar.draw_clause import ClauseDraw, Wish  # noqa: E402
 from grammar.words import detokenise  # noqa: E402
 
 LEXICON = lexicon.load()
@@ -200,6 +200,30 @@ def test_context_decides_between_the_senses_of_a_word() -> None:
         if one.of != other.of:
             continue  # "the bank of the river" tells itself
         assert not any(one.belongs(c) and other.belongs(c) for c in contexts), one.english
+
+
+def test_no_english_form_is_of_two_nouns() -> None:
+    """*The glasses* are a *Brille*, so *a glass* has no plural here."""
+    for one, other in combinations(LEXICON.nouns, 2):
+        if one.english != other.english:
+            forms = [{n.english, n.english_form("sg" if n.number else "pl")} for n in (one, other)]
+            assert not forms[0] & forms[1], (one.english, other.english)
+
+
+def test_nobody_wants_to_know_somebody() -> None:
+    """*Wants to know him* is *kennenlernen*, not *kennen*."""
+    draw = ClauseDraw(LEXICON, Dice("know"))
+    verb = next(verb for verb in LEXICON.verbs if verb.german == "kennen")
+    assert "command" not in verb.flags  # which zu-infinitives need
+    for _ in range(100):
+        assert draw.clause(Wish(("present", "modal")), verb).modal is None
+
+
+def test_the_shore_is_the_only_goal_of_swimming() -> None:
+    slots = [slot for verb in LEXICON.verbs if verb.english == "swim" for slot in verb.slots]
+    goals = [slot.classes for slot in slots if slot.role == "goal"]
+    assert goals == [{"shore"}]
+    assert [n.german for n in LEXICON.nouns if "shore" in n.classes] == ["Ufer"]
 
 
 def test_class_names_do_not_catch_other_nouns() -> None:

@@ -69,7 +69,7 @@ class ClauseDraw(VerbDraw):
         weights = {tense: TENSES.get(tense, 1) for tense in wish.tenses}
         if "state" in verb.flags or negated:
             weights.pop("progressive", None)
-        if not is_person(subject) or "fate" in verb.flags:
+        if not is_person(subject) or "unwilled" in verb.flags:  # nobody "wants to know him"
             weights.pop("modal", None)
         if subject.german_agreement[0] == 2:  # nobody says "du lasest"
             weights.pop("past", None)

@@ -43,9 +43,20 @@ def _predicate(clause: Clause, chain: list[Word]) -> list[Word]:
     finite, *rest = chain
     if clause.negated and finite.form == "can":
         return [Word("cannot", finite.links | {"not"}), *rest, *_after(clause)]
-    if not rest and clause.verb.english != "be":
-        return [*_frequency(clause), finite, *_after(clause)]
-    return [finite, *_not(clause), *_frequency(clause), *rest, *_after(clause)]
+    if _has_auxiliary(clause, rest):
+        return [finite, *_not(clause), *_frequency(clause), *rest, *_after(clause)]
+    return [*_frequency(clause), finite, *rest, *_after(clause)]
+
+
+def _has_auxiliary(clause: Clause, rest: list[Word]) -> bool:
+    """Tell whether *often* and *not* follow the finite verb: *had often read*, *did not want to*.
+
+    They do not follow a full verb: *often read*, *often had to read*, *often likes to read*.
+    """
+    if clause.negated or clause.verb.english == "be":
+        return True
+    full = clause.fond or (clause.modal is not None and clause.modal.kind == "verb")
+    return bool(rest) and not full
 
 
 def _not(clause: Clause) -> list[Word]:
