@@ -11,6 +11,7 @@ scores, :func:`~onmt_evsoftmax.functional.evsoftmax`, product.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,14 +70,21 @@ def evsoftmax_attention(
     if dtype in HALF:
         query, key, value = query.float(), key.float(), value.float()
     if len(leading) == 2:
-        out = apply(Fused, query, key, value, key_mask, is_causal, scale, dropout_p, seed)[0]
+        out = _fused(query, key, value, key_mask, is_causal, scale, dropout_p, seed)
     else:
         if key_mask is not None:
             key_mask = _as4d(key_mask.unsqueeze(-1)).squeeze(-1)
         flat = (_as4d(t) for t in (query, key, value))
-        out = apply(Fused, *flat, key_mask, is_causal, scale, dropout_p, seed)[0]
+        out = _fused(*flat, key_mask, is_causal, scale, dropout_p, seed)
         out = out.reshape(*leading, *out.shape[2:])
     return out if dtype == torch.float32 else out.to(dtype)
+
+
+def _fused(*arguments: Any) -> Tensor:
+    """The kernel; see :class:`~onmt_evsoftmax.attention_ways.Fused` for its arguments."""
+    if torch.compiler.is_compiling():  # which knows operators better than Functions
+        return torch.ops.onmt_evsoftmax.attention_forward(*arguments)[0]
+    return apply(Fused, *arguments)[0]
 
 
 def _check(

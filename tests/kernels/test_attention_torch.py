@@ -32,6 +32,22 @@ def test_compiles_without_graph_breaks():
 
 
 @needs_kernels
+def test_compiles_where_nothing_or_one_tensor_needs_a_gradient():
+    compiled = torch.compile(evsoftmax_attention, fullgraph=True, backend="aot_eager")
+    tensors = [random(2, 2, 30, 8, seed=i) for i in range(3)]
+    mask = torch.arange(30) < 25
+    assert torch.equal(compiled(*tensors, mask), evsoftmax_attention(*tensors, mask))
+    with torch.inference_mode():
+        assert torch.equal(compiled(*tensors), evsoftmax_attention(*tensors))
+    leaf = tensors[0].requires_grad_()  # self-attention: the same tensor three times
+    out, expected = compiled(leaf, leaf, leaf), evsoftmax_attention(leaf, leaf, leaf)
+    assert torch.equal(out, expected)
+    (got,) = torch.autograd.grad(out.square().sum(), leaf)
+    (want,) = torch.autograd.grad(expected.square().sum(), leaf)
+    torch.testing.assert_close(got, want)
+
+
+@needs_kernels
 def test_operators_keep_torch_s_rules():
     tensors = [random(2, 2, 20, 8, seed=i).requires_grad_() for i in range(3)]
     mask = torch.ones(2, 2, 20, dtype=torch.bool)

@@ -57,6 +57,19 @@ def test_entries_at_the_mean_are_kept(columns):
         assert torch.equal(support, scores >= 0)
 
 
+@pytest.mark.parametrize("columns", [3, 8, 32, 33, 70])
+def test_sparsemax_comes_to_an_end_with_an_entry_at_the_threshold(columns):
+    """Rounded, the threshold of (0, a, b) drops b, and that of (0, a) takes it back."""
+    a = torch.empty(4000).uniform_(-0.249, -0.126, generator=generator())
+    at = ((a.double() - 1) / 2).float()
+    b = torch.cat([at, at.nextafter(torch.tensor(0.0)), at.nextafter(torch.tensor(-1.0))])
+    scores = torch.full((len(b), columns), -5.0)
+    scores[:, :3] = torch.stack([torch.zeros_like(b), a.repeat(3), b], -1)
+    p, _ = kernels.rows_forward("sparsemax", scores)
+    expected, _ = kernels.rows_forward("sparsemax", scores.double())
+    torch.testing.assert_close(p, expected.float(), atol=1e-7, rtol=0)
+
+
 @each
 def test_denormal_huge_and_distant_scores(name):
     base = scores_of(30, 70)

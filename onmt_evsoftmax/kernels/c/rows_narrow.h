@@ -92,9 +92,10 @@ INLINE Sum narrow_sparsemax(const Tile *t) {
         const Sum k = in_double(__builtin_convertvector(count, vf));
         tau.low = (sum.low - 1) / k.low;
         tau.high = (sum.high - 1) / k.high;
-        bar = in_float(tau);
         if (bits_of(count != before) == 0) return tau;
         before = count;
+        /* Never lower: an entry at tau, rounded, would leave the support and come back for ever. */
+        bar = larger(in_float(tau), bar);
     }
 }
 
