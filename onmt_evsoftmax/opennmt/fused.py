@@ -27,6 +27,10 @@ def why_not(normalizer: nn.Module, attention: Any, reader: str, *, forced: bool)
     """What stands against fusing ``attention``, in words, or None."""
     if not isinstance(normalizer, EvSoftmax):
         return "only evsoftmax has a fused attention"
+    if normalizer.options()["eps"] > 0:
+        return "with attention_eps every key keeps some weight, and nothing is left out"
+    if attention.dim_per_head > kernels.MAX_HEAD:
+        return f"heads of {attention.dim_per_head} dimensions are more than {kernels.MAX_HEAD}"
     if reader == ALWAYS:
         return "copy attention, coverage and guided alignment read the matrix of attention"
     if attention.max_relative_positions or getattr(attention, "relative_positions_buckets", 0):
@@ -54,11 +58,19 @@ def _fused_type(base: Any) -> type[Any]:
     return type(f"Fused{base.__name__}", (FusedAttention, base), {})
 
 
+def _unpickled(base: Any) -> Any:
+    return object.__new__(_fused_type(base))
+
+
 class FusedAttention:
     """Comes before ``MultiHeadedAttention`` in the class of a fused module."""
 
     reader: str
     everywhere: bool
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled (and copied) by its base: its class is made when needed, and has no place."""
+        return _unpickled, (type(self).__bases__[1],), self.__dict__
 
     def forward(
         self: Any,

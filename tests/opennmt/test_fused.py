@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -108,6 +110,17 @@ def test_what_reads_the_matrix_keeps_it(reader: str, fused_calls: list[bool]) ->
 
 
 @needs_kernels
+def test_a_fused_model_can_be_pickled_and_copied(fused_calls: list[bool]) -> None:
+    model = build(*EVSOFTMAX)
+    source, lengths = batch([9, 4])
+    expected, _ = model(source, source, lengths)
+    for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        fused_calls.clear()
+        assert torch.equal(other(source, source, lengths)[0], expected)
+        assert len(fused_calls) == 4
+
+
+@needs_kernels
 def test_recorders_see_every_attention(fused_calls: list[bool]) -> None:
     model = build(*EVSOFTMAX)
     source, lengths = batch([9, 4])
@@ -127,6 +140,7 @@ def test_recorders_see_every_attention(fused_calls: list[bool]) -> None:
         ([], "encoder, decoder, context in training"),
         (["-attention_backend", "fused"], "encoder, decoder, context in training"),
         (["-attention_backend", "explicit"], "none"),
+        (["-attention_eps", "0.1"], "none"),
         (["-copy_attn"], "encoder, decoder"),
         (["-context_attention_normalizer", "sparsemax"], "encoder, decoder"),
     ],
@@ -150,6 +164,11 @@ def test_the_start_up_line_says_which(options: list[str], fused_line: str) -> No
             "position terms|not compiled",
         ),
         ([], "no attention is evsoftmax"),
+        (flags(attention_normalizer="evsoftmax", attention_eps=0.1), "every key keeps some weight"),
+        (
+            flags(attention_normalizer="evsoftmax", hidden_size=1200, heads=4),
+            "heads of 300 dimensions",
+        ),
     ],
 )
 def test_forcing_what_is_impossible_is_refused(options: list[str], says: str) -> None:
