@@ -50,7 +50,7 @@ $(STAMP35): setup.py pyproject.toml constraints.txt requirements-onmt35.txt $(wi
 
 .PHONY: test-onmt35
 test-onmt35: $(STAMP35)  ## the plugin's tests again, with OpenNMT-py 3.5.1 (in .venv35)
-	$(VENV35)/bin/python -m pytest -n 2 --dist worksteal tests/opennmt
+	$(VENV35)/bin/python -m pytest -n 2 --dist worksteal tests/opennmt tests/test_recipes_settings.py
 
 .PHONY: test-sanitize
 test-sanitize: $(STAMP)  ## the kernels' tests, compiled with address and undefined-behaviour sanitizers
@@ -68,7 +68,7 @@ CORPUS ?= demo
 .PHONY: study
 study: $(STAMP)  ## normalizers x seeds on CORPUS (default: demo), or of EXPERIMENT=cvae|ssvae|vqvae: the paper's table
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/snakemake -s recipes/study/Snakefile --cores 2 \
-	  $(if $(EXPERIMENT),vae --config experiment=$(EXPERIMENT),--config corpus=$(CORPUS))
+	  $(if $(EXPERIMENT),vae --config experiment=$(EXPERIMENT),--config corpus=$(CORPUS)) $(if $(DATA_DIR),data_dir='$(DATA_DIR)')
 
 .PHONY: properties
 properties: $(STAMP)  ## check every cell of the paper's Table 1 by numerical search

@@ -23,6 +23,7 @@ from onmt_evsoftmax.outputs import (
     ending,
     write_outputs,
 )
+from onmt_evsoftmax.trace.source import pretty
 
 _ABOUT = """One table and figure of all normalizers and seeds, from the files of onmt_score and
 onmt_count_attended."""
@@ -35,6 +36,11 @@ example:
   $ python -m onmt_evsoftmax.study --scores scores.json --attended softmax=s1.json \\
         softmax=s2.json evsoftmax=e1.json evsoftmax=e2.json -o table.md -o table.tex -o tradeoff.pdf
 """
+
+
+def _title(name: str) -> str:
+    """A system as the paper calls it; ``posthoc`` is what the recipes call post-hoc evidential."""
+    return pretty("posthoc_evidential" if name == "posthoc" else name)
 
 
 @dataclass(frozen=True)
@@ -150,7 +156,9 @@ def read(scores: Path, attended: Sequence[tuple[str, Path]]) -> Study:
     missing = {name for name, _ in attended} ^ set(systems)
     if missing:
         raise UserError(f"{', '.join(sorted(missing))}: not in both --scores and --attended")
-    notes = [f"* p < 0.05, ** p < 0.01 against {told['baseline']}"] if told.get("baseline") else []
+    notes = []
+    if told.get("baseline"):
+        notes.append(f"* p < 0.05, ** p < 0.01 against {_title(told['baseline'])}")
     if any(len(found) > 1 for found in told["systems"].values()):
         notes.append("± standard error over training seeds")
     return Study(systems, rows, notes, "attended, all context heads", quality)
@@ -171,7 +179,7 @@ def draw(study: Study, format: str, path: Path) -> None:
 
     from onmt_evsoftmax.heatmap import style
 
-    with style.readable(study.systems):
+    with style.readable([*map(_title, study.systems)]):
         figure = Figure(figsize=(3.4, 2.4))
         axes = figure.subplots()
         for index, name in enumerate(study.systems):
@@ -182,7 +190,11 @@ def draw(study: Study, format: str, path: Path) -> None:
                 x.mean, y.mean, xerr=errors[0], yerr=errors[1], marker="o", color=colour, capsize=2
             )
             axes.annotate(
-                name, (x.mean, y.mean), xytext=(4, 5), textcoords="offset points", color=colour
+                _title(name),
+                (x.mean, y.mean),
+                xytext=(4, 5),
+                textcoords="offset points",
+                color=colour,
             )
         axes.margins(0.25)
         axes.set_xlabel("attended source tokens, context attention")
@@ -214,7 +226,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     check_outputs(options.output, endings)
     study = read(options.scores, [_named(text) for text in options.attended])
-    table = Table(options.title, ["", *study.systems], study.cells(), 1, study.notes)
+    table = Table(options.title, ["", *map(_title, study.systems)], study.cells(), 1, study.notes)
     outputs: dict[str, str | Writer] = {}
     for path in options.output:
         kind = ending(path)

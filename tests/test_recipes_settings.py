@@ -78,15 +78,15 @@ def test_a_misspelt_key_would_be_found(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "path", sorted(RECIPES.glob("*/*.yaml")), ids=lambda p: f"{p.parent.name}-{p.stem}"
+    "path",
+    sorted(path for path in RECIPES.glob("*/*.yaml") if path.parent.name != "vae"),
+    ids=lambda p: f"{p.parent.name}-{p.stem}",
 )
 def test_every_key_is_commented_and_written_once(path):
-    if path.parent.name in ("study", "vae"):
-        pytest.skip("not OpenNMT-py's settings")
     settings.read(path)
-    keys = [
-        line for line in path.read_text(encoding="utf-8").splitlines() if re.match(r"\w+:", line)
-    ]
+    lines = path.read_text(encoding="utf-8").splitlines()
+    keys = [line for line in lines if re.match(r" *[\w-]+:", line)]  # nested ones too
+    assert keys
     assert [line for line in keys if "  # " not in line] == []
 
 

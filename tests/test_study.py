@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +19,9 @@ pytest.importorskip(
     "onmt_evsoftmax.support.tables", reason="needs the tables of onmt_count_attended"
 )
 
+ROOT = Path(__file__).parent.parent
+SNAKEMAKE = shutil.which("snakemake", path=str(Path(sys.executable).parent))
+with_snakemake = pytest.mark.skipif(SNAKEMAKE is None, reason="pip install '.[study]'")
 RNG = np.random.default_rng(0)
 
 
@@ -78,7 +86,7 @@ def test_tables_and_figures_have_every_system(files):
     for path in outputs[:3]:
         text = path.read_text(encoding="utf-8")
         assert "softmax" in text
-        assert "evsoftmax" in text
+        assert "ev-softmax" in text
         assert "**" in text.replace("\\", "")
         assert "±" in text or "pm" in text
     assert all(path.stat().st_size > 1000 for path in outputs[3:])
@@ -107,3 +115,72 @@ def test_wrong_files_are_named(files, tmp_path):
         study.read(scores, [("softmax", folder / "softmax0.json")])
     with pytest.raises(UserError, match=r"t\.doc: the ending must be one of"):
         study.main(["--scores", str(scores), "--attended", *attended, "-o", "t.doc"])
+
+
+def test_columns_are_called_as_in_the_paper(tmp_path):
+    scores = tmp_path / "s.json"
+    systems = {name: {"mean": 30.0} for name in ("posthoc", "evsoftmax")}
+    metrics = [{"name": "BLEU", "systems": systems}]
+    runs = {name: ["a"] for name in systems}
+    scores.write_text(json.dumps({"systems": runs, "baseline": "evsoftmax", "metrics": metrics}))
+    (tmp_path / "a.json").write_text(json.dumps(counts(7.0, 3.0)))
+    attended = [f"{name}={tmp_path / 'a.json'}" for name in systems]
+    out = tmp_path / "t.md"
+    study.main(["--scores", str(scores), "--attended", *attended, "-o", str(out)])
+    assert "| post-hoc evidential | ev-softmax |" in re.sub(" +", " ", out.read_text())
+    assert "against ev-softmax" in out.read_text()
+
+
+def plan(folder: Path, *words: str) -> tuple[int, str]:
+    """What the workflow would do, with nothing of this environment on the PATH."""
+    done = subprocess.run(
+        [str(SNAKEMAKE), "-s", str(ROOT / "recipes" / "study" / "Snakefile"), "-n", "-p", *words],
+        capture_output=True, text=True, check=False, cwd=folder, env={"PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+def asked(text: str, stage: str) -> list[str]:
+    """The runs, ``<normalizer>-<seed>``, for which the plan calls this stage of run.sh."""
+    return sorted(
+        f"{name}-{seed}"
+        for name, seed in re.findall(rf"--only {stage} --normalizer (\w+) --seed (\d+)", text)
+    )
+
+
+def runs(normalizers: str, seeds: str) -> list[str]:
+    return sorted(f"{name}-{seed}" for name in normalizers.split() for seed in seeds.split())
+
+
+@with_snakemake
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "trained", "seeds", "processes"),
+    [
+        (["--cores", "2", "--config", "corpus=demo"], "softmax evsoftmax", "1 2", 2),
+        (["--cores", "8", "--config", "corpus=wmt16"],
+         "softmax sparsemax entmax15 evsoftmax", "1", 4),
+        # The command line overrules what the corpus has of its own, and what it has not.
+        (["--cores", "2", "--config", "corpus=demo", "normalizers=[entmax15,sparsemax,evsoftmax]",
+          "seeds=[3]"], "entmax15 sparsemax evsoftmax", "3", 2),
+        (["--cores", "2", "--config", "corpus=wmt16", "normalizers=evsoftmax", "seeds=[7,8]"],
+         "evsoftmax", "7 8", 2),
+    ],
+)  # fmt: skip
+def test_the_plan_is_what_was_asked_for(tmp_path, words, trained, seeds, processes):
+    code, text = plan(tmp_path, *words)
+    assert code == 0, text[-3000:]
+    assert asked(text, "train") == runs(trained, seeds)
+    # Post-hoc evidential is translated and counted, but not trained.
+    columns = f"{trained} posthoc" if "softmax" in trained.split() else trained
+    for stage in ("average", "translate", "attended"):
+        assert asked(text, stage) == runs(columns, seeds)
+    assert f"--only prepare --jobs {processes} " in text
+
+
+@with_snakemake
+@pytest.mark.slow
+def test_post_hoc_evidential_needs_softmax(tmp_path):
+    code, text = plan(tmp_path, "--cores", "1", "--config", "normalizers=[posthoc,evsoftmax]")
+    assert code != 0
+    assert "add softmax to normalizers" in text
