@@ -123,6 +123,8 @@ def test_the_embedded_digits():
 class _Server(http.server.BaseHTTPRequestHandler):
     content = bytes(range(256)) * 5000
     ranges = True
+    cut = 0  # close the connection after that many bytes, once
+    chunked = False
     asked: list = []  # noqa: RUF012 - one server per test process
 
     def do_GET(self):
@@ -134,9 +136,15 @@ class _Server(http.server.BaseHTTPRequestHandler):
             return
         body = self.content[start:]
         self.send_response(206 if start else 200)
+        if self.chunked:  # a reply that breaks off in its second chunk
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self.wfile.write(b"%x\r\n" % 1000 + body[:1000] + b"\r\nffff\r\n" + body[:10])
+            return
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(body[: self.cut or None])
+        type(self).cut = 0
 
     def log_message(self, *_):
         pass
@@ -146,7 +154,7 @@ class _Server(http.server.BaseHTTPRequestHandler):
 def remote():
     server = http.server.HTTPServer(("127.0.0.1", 0), _Server)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    _Server.ranges = True
+    _Server.ranges, _Server.cut, _Server.chunked = True, 0, False
     _Server.asked.clear()
     digest = hashlib.md5(_Server.content, usedforsecurity=False).hexdigest()
     yield download.Remote(f"http://127.0.0.1:{server.server_port}/file", digest)
@@ -172,5 +180,39 @@ def test_a_wrong_checksum_and_a_dead_server_are_told(tmp_path, remote):
     with pytest.raises(UserError, match="another checksum"):
         download.fetch(download.Remote(remote.url, "0" * 32), tmp_path / "file")
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(UserError, match="call again to resume"):
+    with pytest.raises(UserError, match="run the same command again to go on"):
         download.fetch(download.Remote("http://127.0.0.1:9/x", "0"), tmp_path / "file")
+
+
+@pytest.mark.parametrize("have", [0, 1000])
+def test_a_connection_that_is_cut_is_told_and_resumed(tmp_path, remote, have):
+    if have:
+        (tmp_path / "file.part").write_bytes(_Server.content[:have])
+    _Server.cut = 700_000
+    arrived = have + _Server.cut
+    says = f"ended after {arrived} of {len(_Server.content)} bytes; run the same command again"
+    with pytest.raises(UserError, match=says):
+        download.fetch(remote, tmp_path / "file")
+    assert (tmp_path / "file.part").stat().st_size == arrived
+    assert download.fetch(remote, tmp_path / "file").read_bytes() == _Server.content
+    assert _Server.asked[-1] == f"bytes={arrived}-"
+
+
+def test_a_chunked_answer_that_is_cut_is_told(tmp_path, remote):
+    _Server.chunked = True
+    with pytest.raises(UserError, match="run the same command again"):
+        download.fetch(remote, tmp_path / "file")
+
+
+def test_a_damaged_file_is_not_taken_for_a_download(tmp_path, remote):
+    (tmp_path / "file").write_bytes(_Server.content[:-1])
+    with pytest.raises(UserError, match=r"file has another checksum than .*; remove it and run"):
+        download.fetch(remote, tmp_path / "file")
+    assert not _Server.asked
+
+
+def test_a_file_in_place_of_the_folder_is_told(tmp_path, remote):
+    archive = tmp_path / "tiny.zip"
+    archive.write_bytes(b"")
+    with pytest.raises(UserError, match=r"cannot make the folder .*tiny\.zip: File exists; give"):
+        download.fetch(remote, archive / "file")

@@ -163,7 +163,7 @@ def job(
     steps = -(-len(images) // c.batch_size) * c.epochs
     schedule = Schedule(len(images), c.batch_size, c.epochs, max(steps // c.evaluations, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=c.learning_rate)
-    history = train(run, "cvae", model, optimizer, schedule, loss, evaluate)
+    history = train(run, "cvae", model, optimizer, schedule, loss, evaluate, summed=True)
     results: dict[str, dict[str, Any]] = {}
     with torch.no_grad():
         for method in methods:

@@ -1,9 +1,10 @@
 """More than one process: ``torchrun --nproc_per_node=N -m onmt_evsoftmax.vae …``.
 
-Each process takes its share of every batch; gradients are averaged by the share's size. Models here
-call parts of themselves, which ``DistributedDataParallel`` does not see, so the reduction is done
-after ``backward``. Statistics of batch normalisation and moving baselines stay each process's own;
-the first process's are the ones that are saved.
+All begin with the first process's weights. Each takes its share of every batch; gradients are
+averaged by the share's size. Models here call parts of themselves, which
+``DistributedDataParallel`` does not see, so the reduction is done after ``backward``. While a model
+is trained, statistics of batch normalisation and moving baselines are each process's own; the first
+process's are the ones that are saved, and used by all in the end.
 """
 
 from __future__ import annotations
@@ -57,14 +58,34 @@ def share(batch: Tensor) -> Tensor:
     return batch.tensor_split(size())[rank()]
 
 
+@torch.no_grad()
+def synchronize(module: nn.Module) -> None:
+    """Give every process the first one's parameters and buffers."""
+    if size() > 1:
+        for tensor in [*module.parameters(), *module.buffers()]:
+            dist.broadcast(tensor, 0)
+
+
+def weight(batch: Tensor) -> float:
+    """What this process's share counts in a mean over the batch; these add up to 1."""
+    return len(share(batch)) / len(batch) if len(batch) >= size() else 1 / size()
+
+
 def average_gradients(module: nn.Module, batch: Tensor) -> None:
     """Replace each gradient by its mean over the processes, weighted by their shares."""
     if size() == 1:
         return
-    weight = len(share(batch)) * size() / len(batch) if len(batch) >= size() else 1.0
     for parameter in module.parameters():
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-        parameter.grad.mul_(weight)
+        parameter.grad.mul_(weight(batch))
         dist.all_reduce(parameter.grad)
-        parameter.grad.div_(size())
+
+
+def total(number: Tensor, device: torch.device) -> float:
+    """The sum of every process's number, which is brought to the device that they speak over."""
+    if size() == 1:
+        return float(number)
+    number = number.to(device, copy=True)
+    dist.all_reduce(number)
+    return float(number)

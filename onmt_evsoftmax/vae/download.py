@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
 import os
 import urllib.error
 import urllib.request
@@ -56,37 +57,27 @@ def fetch(remote: Remote, target: Path) -> Path:
     gets its name.
     """
     if target.exists():
+        if _md5(target) != remote.md5:
+            raise UserError(
+                f"{target} has another checksum than {remote.md5}; remove it and run the same "
+                "command again, or leave out --download to use it as it is"
+            )
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(target.name + ".part")
-    have = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(remote.url)
-    if have:
-        request.add_header("Range", f"bytes={have}-")
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            # A server that ignores ranges answers 200 and sends the whole file again.
-            resumed = answer.status == 206
-            length = int(answer.headers.get("Content-Length") or 0)
-            start = have if resumed else 0
-            with (
-                open(part, "ab" if resumed else "wb") as file,
-                tqdm(
-                    total=start + length or None,
-                    initial=start,
-                    unit="B",
-                    unit_scale=True,
-                    desc=target.name,
-                ) as bar,
-            ):
-                while block := answer.read(_BLOCK):
-                    file.write(block)
-                    bar.update(len(block))
-    except urllib.error.HTTPError as error:
-        if error.code != 416:  # the part is complete already: let its checksum decide
-            raise _failed(remote, target, str(error)) from error
+        target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _failed(remote, target, str(error)) from error
+        raise UserError(
+            f"cannot make the folder {target.parent}: {error.strerror}; give another as "
+            "--data-dir, or leave out --download if the data set is there"
+        ) from error
+    part = target.with_name(target.name + ".part")
+    try:
+        _append(remote.url, part)
+    except (OSError, http.client.HTTPException) as error:
+        raise UserError(
+            f"cannot download {remote.url}: {error}; run the same command again to go on where it "
+            f"stopped, or put the file at {target}"
+        ) from error
     if _md5(part) != remote.md5:
         part.unlink()
         raise UserError(
@@ -97,10 +88,37 @@ def fetch(remote: Remote, target: Path) -> Path:
     return target
 
 
-def _failed(remote: Remote, target: Path, why: str) -> UserError:
-    return UserError(
-        f"cannot download {remote.url}: {why}; call again to resume, or put the file at {target}"
-    )
+def _append(url: str, part: Path) -> None:
+    """Write to ``part`` what it lacks of ``url``; ConnectionError if the answer ends early."""
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        answer = urllib.request.urlopen(request, timeout=60)
+    except urllib.error.HTTPError as error:
+        if error.code == 416 and have:  # the part is complete already: let its checksum decide
+            return
+        raise
+    with answer:
+        # A server that ignores ranges answers 200 and sends the whole file again.
+        start = have if answer.status == 206 else 0
+        length = int(answer.headers.get("Content-Length") or 0)
+        with (
+            open(part, "ab" if start else "wb") as file,
+            tqdm(
+                total=start + length or None,
+                initial=start,
+                unit="B",
+                unit_scale=True,
+                desc=part.stem,
+            ) as bar,
+        ):
+            while block := answer.read(_BLOCK):
+                file.write(block)
+                bar.update(len(block))
+    # Reading in blocks, urllib takes a connection that was cut for the end of the file.
+    size = part.stat().st_size
+    if size < start + length:
+        raise ConnectionError(f"the connection ended after {size} of {start + length} bytes")
 
 
 def _md5(path: Path) -> str:

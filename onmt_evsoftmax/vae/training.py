@@ -4,7 +4,7 @@ The data set is one tensor on the device and a batch is a vector of indices into
 epoch the whole state (weights, optimizer, random numbers, history) is written with one rename, so a
 killed run continues from its last epoch and ends bit for bit where an uninterrupted one ends.
 
-Under ``torchrun`` every process takes its share of each batch and gradients are averaged.
+Under ``torchrun`` every process takes its share of each batch; gradients and numbers are averaged.
 """
 
 from __future__ import annotations
@@ -65,14 +65,18 @@ def train(
     schedule: Schedule,
     loss: Loss,
     evaluate: Callable[[], dict[str, Any]],
+    *,
+    summed: bool = False,
 ) -> History:
     """Train ``module`` in place, or finish what a checkpoint began; return the evaluations.
 
+    ``loss`` is a mean over its batch, or a sum if ``summed``.
     ``evaluate`` is called in evaluation mode without gradients; each entry of the history is what
     it returned, with ``step``, ``epoch`` and the mean of the loss's numbers since the entry before.
     """
     state = _State(run, stage, module, optimizer)
     state.resume()
+    distributed.synchronize(module)
     steps = -(-schedule.size // schedule.batch_size)
     bar = tqdm(
         total=schedule.epochs * steps,
@@ -98,15 +102,18 @@ def train(
         module.train()
         while state.epoch < schedule.epochs:
             began = time.perf_counter(), time.process_time()
-            means = _Means()
+            means = _Means(run.device)
             order = _order(run, stage, schedule.size, state.epoch)
             for number, batch in enumerate(order.to(run.device).split(schedule.batch_size), 1):
-                value, numbers = loss(distributed.share(batch))
+                mine = distributed.share(batch)
+                value, numbers = loss(mine)
+                if summed:  # as large as the whole batch's, so that means over processes are right
+                    value = value * (len(batch) / len(mine))
                 optimizer.zero_grad()
                 value.backward()
                 distributed.average_gradients(module, batch)
                 optimizer.step()
-                means.add({"loss": value.detach(), **numbers})
+                means.add({"loss": value.detach(), **numbers}, distributed.weight(batch))
                 bar.update()
                 step = state.epoch * steps + number
                 if schedule.evaluate_every and step % schedule.evaluate_every == 0:
@@ -118,6 +125,7 @@ def train(
             state.epoch += 1
             _refuse_nan(state, stage)
             state.save()
+    distributed.synchronize(module)  # the statistics, which were each process's own
     module.eval()
     return state.history
 
@@ -192,20 +200,25 @@ class _State:
 
 
 class _Means:
-    """Running means that stay on the device until asked for."""
+    """Running means over steps and processes that stay on the device until asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
         self.sums: dict[str, Tensor] = {}
         self.count = 0
 
-    def add(self, numbers: dict[str, Tensor]) -> None:
+    def add(self, numbers: dict[str, Tensor], weight: float) -> None:
+        """The numbers of a step; the weights of all processes add up to 1."""
         self.count += 1
         for name, value in numbers.items():
-            self.sums[name] = self.sums[name] + value if name in self.sums else value.clone()
+            part = value * weight
+            self.sums[name] = self.sums[name] + part if name in self.sums else part
 
     def take(self) -> dict[str, float]:
-        means = {name: float(value) / self.count for name, value in self.sums.items()}
-        self.__init__()  # type: ignore[misc]
+        """The means since the last call; every process must call it at the same step."""
+        totals = {name: distributed.total(s, self.device) for name, s in self.sums.items()}
+        means = {name: value / self.count for name, value in totals.items()}
+        self.sums, self.count = {}, 0
         return means
 
 
