@@ -153,7 +153,21 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(words, says, tmp_path):
     assert done.returncode == 2
     assert says in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
-    assert not list(tmp_path.rglob("*.json"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_refused_run_leaves_no_trace_that_has_the_next_one_refused(tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(UserError, match="needs --data-dir"):
+        command.main(["cvae", "-o", str(out), "--set", "data=mnist"])
+    assert not out.exists()
+    command.main(arguments("cvae", tmp_path, "--normalizer", "softmax", "--seed", "1"))
+    before = sorted(out.rglob("*"))
+    other = arguments("cvae", tmp_path, "--normalizer", "sparsemax", "--seed", "1")
+    with pytest.raises(UserError, match=r"shared/config\.yaml was written with epochs: 2"):
+        command.main([*other, "--set", "epochs=3"])
+    assert sorted(out.rglob("*")) == before
+    assert command.main(other) == 0
 
 
 def _truncate(folder: Path) -> tuple[str, str]:

@@ -48,23 +48,21 @@ class Experiment:
             self._data = self.load().to(self.device)
         return self._data
 
-    def shared_run(self) -> Run:
-        """The folder and seed of what all jobs use."""
-        return self._run("shared", self.configuration.shared_seed)
-
     def prepare(self) -> None:
         """Train what all jobs share; call it alone before starting jobs in parallel."""
-        run = self.shared_run()
-        self.module.prepare(run, self.configuration, self.data)
+        shared = self._shared()
+        self._open(shared)
+        self.module.prepare(shared, self.configuration, self.data)
 
     def run_job(self, method: str, seed: int) -> Path:
         """Run, resume or skip one job; the path of its results."""
-        run = self._run(f"{method}-seed{seed}", seed)
+        run, shared = self._run(f"{method}-seed{seed}", seed), self._shared()
         target = run.folder / "results.json"
         if target.exists():
             print(f"{target}: finished already", file=sys.stderr)
             return target
-        methods = self.module.job(run, self.shared_run(), self.configuration, self.data, method)
+        self._open(shared, run)
+        methods = self.module.job(run, shared, self.configuration, self.data, method)
         results = {
             "experiment": self.name,
             "job": method,
@@ -79,13 +77,28 @@ class Experiment:
         distributed.wait()
         return target
 
+    def _shared(self) -> Run:
+        """The folder and seed of what all jobs use."""
+        return self._run("shared", self.configuration.shared_seed)
+
     def _run(self, name: str, seed: int) -> Run:
+        """A folder of this experiment; it is refused if it was begun under other settings."""
         folder = self.output / name
         configuration.refuse_other(self.configuration, folder / "config.yaml")
+        return Run(folder, seed, self.device, self.tensorboard)
+
+    def _open(self, *runs: Run) -> None:
+        """Claim folders for this configuration, after all that may still refuse it.
+
+        A refused run that left its configuration would have the next, right one refused as well.
+        """
+        data = self.data
+        if hasattr(self.module, "check"):
+            self.module.check(self.configuration, data)
         distributed.wait()
         if distributed.rank() == 0:
-            configuration.save(self.configuration, folder / "config.yaml")
-        return Run(folder, seed, self.device, self.tensorboard)
+            for run in runs:
+                configuration.save(self.configuration, run.folder / "config.yaml")
 
 
 def provenance() -> dict[str, str]:
