@@ -156,6 +156,20 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(words, says, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["ssvae", "--normalizer", "sparsehourglass"], "has no loss of its own"),
+        (["vqvae", "--normalizer", "sparsehourglass"], "has no loss of its own"),
+        (["cvae", "--normalizer", "posthoc"], "the jobs of softmax give it"),
+    ],
+)
+def test_bad_input_is_told_before_anything_is_written(words, says, tmp_path):
+    with pytest.raises(UserError, match=says):
+        command.main([*words, "-o", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_refused_run_leaves_no_trace_that_has_the_next_one_refused(tmp_path):
     out = tmp_path / "out"
     with pytest.raises(UserError, match="needs --data-dir"):
