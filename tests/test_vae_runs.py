@@ -134,6 +134,61 @@ def test_tables_carry_their_signature_and_the_papers_order():
         table.write("x.docx")
 
 
+def write_result(folder: Path, **changes) -> Path:
+    content = {"experiment": "cvae", "data": "digits", "epochs": 2, "seed": 1}
+    methods = {"softmax": {"metrics": {"w1": 1.0}}, "posthoc": {"metrics": {"w1": 2.0}}}
+    folder.mkdir(parents=True)
+    path = folder / "results.json"
+    path.write_text(json.dumps({**content, "methods": methods, **changes}))
+    return path
+
+
+def test_a_folder_given_twice_counts_once(tmp_path, capsys):
+    write_result(tmp_path / "out" / "softmax-seed1")
+    write_result(tmp_path / "out" / "softmax-seed2", seed=2)
+    folders = [tmp_path / "out", tmp_path / "out" / "softmax-seed1", tmp_path / "x" / ".." / "out"]
+    (tmp_path / "x").mkdir()
+    assert command.main(["table", *map(str, folders), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"]["softmax"]["w1"]["count"] == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({}, "are both softmax with seed 1; give only one"),
+        ({"seed": 2, "epochs": 3}, "has epochs: 2 but .* has epochs: 3"),
+        ({"seed": 2, "data": "mnist"}, "has data: digits but .* has data: mnist"),
+        ({"seed": 2, "experiment": "ssvae"}, "has experiment: cvae but .* has experiment: ssvae"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["table", "figures"])
+def test_results_that_do_not_belong_together_are_not_averaged(verb, changes, says, tmp_path):
+    one = write_result(tmp_path / "a" / "softmax-seed1")
+    other = write_result(tmp_path / "b" / "softmax-seed1", **changes)
+    with pytest.raises(UserError, match=says) as error:
+        command.main([verb, str(tmp_path / "a"), str(tmp_path / "b")])
+    assert str(one) in str(error.value)
+    assert str(other) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"experiment": "cvea"}, r"unknown experiment 'cvea' \(did you mean cvae"),
+        ({"methods": []}, "is not the results of a job"),
+        ({"methods": {"softmax": []}}, "is not the results of a job"),
+        ({"methods": {"softmax": {"metrics": {"w1": "low"}}}}, "could not convert"),
+        ({"seed": "one"}, "seed 'one' is no whole number"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["table", "figures"])
+def test_files_that_are_no_results_are_told(verb, changes, says, tmp_path):
+    path = write_result(tmp_path / "softmax-seed1", **changes)
+    with pytest.raises(UserError, match=says) as error:
+        command.main([verb, str(tmp_path)])
+    assert str(path) in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

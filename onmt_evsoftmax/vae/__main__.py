@@ -15,13 +15,7 @@ import torch
 
 from onmt_evsoftmax.console import UserError, run
 from onmt_evsoftmax.vae import configuration, data, distributed
-from onmt_evsoftmax.vae.jobs import Experiment, read_results
-
-EXPERIMENTS = {
-    "cvae": "even and odd digits from a conditional VAE (paper: Figures 2 and 3)",
-    "ssvae": "semi-supervised VAE, marginalised over the support or sampled (paper: Table 2)",
-    "vqvae": "VQ-VAE, PixelCNN prior and Wide ResNet judge (paper: Table 3 and Figure 5)",
-}
+from onmt_evsoftmax.vae.jobs import EXPERIMENTS, Experiment, read_results
 
 
 def module_of(experiment: str) -> ModuleType:

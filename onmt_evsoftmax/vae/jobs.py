@@ -21,11 +21,18 @@ from typing import Any
 import torch
 
 import onmt_evsoftmax
-from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.console import UserError, unknown_name
 from onmt_evsoftmax.files import replacing
 from onmt_evsoftmax.vae import configuration, distributed
 from onmt_evsoftmax.vae.data import DataSet
 from onmt_evsoftmax.vae.training import Run
+
+#: Name of an experiment, which is that of its module → what it is.
+EXPERIMENTS = {
+    "cvae": "even and odd digits from a conditional VAE (paper: Figures 2 and 3)",
+    "ssvae": "semi-supervised VAE, marginalised over the support or sampled (paper: Table 2)",
+    "vqvae": "VQ-VAE, PixelCNN prior and Wide ResNet judge (paper: Table 3 and Figure 5)",
+}
 
 
 @dataclass
@@ -134,21 +141,49 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_results(folders: Sequence[str | Path]) -> list[dict[str, Any]]:
-    """Every ``results.json`` in or directly below the folders; they must be of one experiment."""
-    found: list[Path] = []
+    """Every ``results.json`` in or directly below the folders; they must belong together."""
+    found: dict[Path, Path] = {}
     for folder in map(Path, folders):
-        found += sorted({*folder.glob("results.json"), *folder.glob("*/results.json")})
+        for path in sorted({*folder.glob("results.json"), *folder.glob("*/results.json")}):
+            found.setdefault(path.resolve(), path)  # a folder may be given twice
     if not found:
         raise UserError(f"no results.json below {', '.join(map(str, folders))}; run the jobs first")
-    results = []
-    for path in found:
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            content["experiment"], content["methods"], content["seed"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path} is not the results of a job ({error}); remove it") from error
-        results.append(content)
-    names = {content["experiment"] for content in results}
-    if len(names) > 1:
-        raise UserError(f"results of different experiments: {', '.join(sorted(names))}; give one's")
-    return results
+    results = {path: _read_result(path) for path in found.values()}
+    _refuse_strangers(results)
+    return list(results.values())
+
+
+def _read_result(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["experiment"] not in EXPERIMENTS:
+            raise ValueError(unknown_name("experiment", str(content["experiment"]), EXPERIMENTS))
+        if type(content["seed"]) is not int:
+            raise ValueError(f"seed {content['seed']!r} is no whole number")
+        for method in content["methods"].values():
+            for value in method["metrics"].values():
+                float(value)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is not the results of a job ({error}); remove it") from error
+    return content
+
+
+def _refuse_strangers(results: dict[Path, dict[str, Any]]) -> None:
+    """Refuse results whose mean would mean nothing: of two set-ups, or of one job twice."""
+    first, *_ = results
+    owners: dict[tuple[str, int], Path] = {}
+    for path, content in results.items():
+        for key in ("experiment", "data", "epochs"):
+            one, other = results[first].get(key), content.get(key)
+            if one != other:
+                raise UserError(
+                    f"{first} has {key}: {one} but {path} has {key}: {other}; "
+                    "give folders of one experiment and configuration"
+                )
+        for method in content["methods"]:
+            owner = owners.setdefault((method, content["seed"]), path)
+            if owner != path:
+                raise UserError(
+                    f"{owner} and {path} are both {method} with seed {content['seed']}; "
+                    "give only one of them"
+                )
