@@ -90,6 +90,16 @@ def test_a_run_is_deterministic_and_seeds_differ(tmp_path):
     assert prior("a", 1) != prior("a", 2)
 
 
+def test_a_configuration_of_one_job_gets_its_table_and_a_job_asked_for_does_not(tmp_path, capsys):
+    one = arguments("cvae", tmp_path, "--set", "normalizers=evsoftmax", "--set", "seeds=[1]")
+    command.main([*one, "--normalizer", "evsoftmax", "--seed", "1"])
+    assert capsys.readouterr().out == ""
+    assert not (tmp_path / "out" / "figure2.png").exists()
+    command.main(one)
+    assert "ev-softmax" in capsys.readouterr().out
+    assert (tmp_path / "out" / "figure2.png").exists()
+
+
 def test_shared_models_can_be_trained_alone(tmp_path):
     command.main(arguments("vqvae", tmp_path, "--shared-only"))
     shared = tmp_path / "out" / "shared"

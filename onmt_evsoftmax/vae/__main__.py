@@ -106,6 +106,8 @@ def _experiment(arguments: argparse.Namespace) -> int:
     module = module_of(arguments.experiment)
     chosen = configuration.load(module.Configuration, arguments.config, arguments.set)
     jobs = _jobs(chosen, arguments)
+    method = arguments.normalizer or getattr(arguments, "estimator", None)
+    one_job = method is not None and arguments.seed is not None
     # Small matrices are slower on several threads, much slower if the cores are busy.
     torch.set_num_threads(arguments.threads or min(module.THREADS, torch.get_num_threads()))
     device = distributed.start() or _device(arguments.device)
@@ -130,7 +132,7 @@ def _experiment(arguments: argparse.Namespace) -> int:
             return 0
         for method, seed in jobs:
             experiment.run_job(method, seed)
-        if distributed.rank() == 0 and len(jobs) > 1:
+        if distributed.rank() == 0 and not one_job:
             found = argparse.Namespace(folders=[arguments.output], json=arguments.json)
             _table(argparse.Namespace(**vars(found), output=[]))
             _figures(argparse.Namespace(**vars(found), output=None, format=["png"]))
