@@ -90,6 +90,16 @@ def test_a_run_is_deterministic_and_seeds_differ(tmp_path):
     assert prior("a", 1) != prior("a", 2)
 
 
+def test_a_configuration_of_one_job_gets_its_table_and_a_job_asked_for_does_not(tmp_path, capsys):
+    one = arguments("cvae", tmp_path, "--set", "normalizers=evsoftmax", "--set", "seeds=[1]")
+    command.main([*one, "--normalizer", "evsoftmax", "--seed", "1"])
+    assert capsys.readouterr().out == ""
+    assert not (tmp_path / "out" / "figure2.png").exists()
+    command.main(one)
+    assert "ev-softmax" in capsys.readouterr().out
+    assert (tmp_path / "out" / "figure2.png").exists()
+
+
 def test_shared_models_can_be_trained_alone(tmp_path):
     command.main(arguments("vqvae", tmp_path, "--shared-only"))
     shared = tmp_path / "out" / "shared"
@@ -134,6 +144,61 @@ def test_tables_carry_their_signature_and_the_papers_order():
         table.write("x.docx")
 
 
+def write_result(folder: Path, **changes) -> Path:
+    content = {"experiment": "cvae", "data": "digits", "epochs": 2, "seed": 1}
+    methods = {"softmax": {"metrics": {"w1": 1.0}}, "posthoc": {"metrics": {"w1": 2.0}}}
+    folder.mkdir(parents=True)
+    path = folder / "results.json"
+    path.write_text(json.dumps({**content, "methods": methods, **changes}))
+    return path
+
+
+def test_a_folder_given_twice_counts_once(tmp_path, capsys):
+    write_result(tmp_path / "out" / "softmax-seed1")
+    write_result(tmp_path / "out" / "softmax-seed2", seed=2)
+    folders = [tmp_path / "out", tmp_path / "out" / "softmax-seed1", tmp_path / "x" / ".." / "out"]
+    (tmp_path / "x").mkdir()
+    assert command.main(["table", *map(str, folders), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"]["softmax"]["w1"]["count"] == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({}, "are both softmax with seed 1; give only one"),
+        ({"seed": 2, "epochs": 3}, "has epochs: 2 but .* has epochs: 3"),
+        ({"seed": 2, "data": "mnist"}, "has data: digits but .* has data: mnist"),
+        ({"seed": 2, "experiment": "ssvae"}, "has experiment: cvae but .* has experiment: ssvae"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["table", "figures"])
+def test_results_that_do_not_belong_together_are_not_averaged(verb, changes, says, tmp_path):
+    one = write_result(tmp_path / "a" / "softmax-seed1")
+    other = write_result(tmp_path / "b" / "softmax-seed1", **changes)
+    with pytest.raises(UserError, match=says) as error:
+        command.main([verb, str(tmp_path / "a"), str(tmp_path / "b")])
+    assert str(one) in str(error.value)
+    assert str(other) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"experiment": "cvea"}, r"unknown experiment 'cvea' \(did you mean cvae"),
+        ({"methods": []}, "is not the results of a job"),
+        ({"methods": {"softmax": []}}, "is not the results of a job"),
+        ({"methods": {"softmax": {"metrics": {"w1": "low"}}}}, "could not convert"),
+        ({"seed": "one"}, "seed 'one' is no whole number"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["table", "figures"])
+def test_files_that_are_no_results_are_told(verb, changes, says, tmp_path):
+    path = write_result(tmp_path / "softmax-seed1", **changes)
+    with pytest.raises(UserError, match=says) as error:
+        command.main([verb, str(tmp_path)])
+    assert str(path) in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -153,7 +218,35 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(words, says, tmp_path):
     assert done.returncode == 2
     assert says in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
-    assert not list(tmp_path.rglob("*.json"))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["ssvae", "--normalizer", "sparsehourglass"], "has no loss of its own"),
+        (["vqvae", "--normalizer", "sparsehourglass"], "has no loss of its own"),
+        (["cvae", "--normalizer", "posthoc"], "the jobs of softmax give it"),
+    ],
+)
+def test_bad_input_is_told_before_anything_is_written(words, says, tmp_path):
+    with pytest.raises(UserError, match=says):
+        command.main([*words, "-o", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_refused_run_leaves_no_trace_that_has_the_next_one_refused(tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(UserError, match="needs --data-dir"):
+        command.main(["cvae", "-o", str(out), "--set", "data=mnist"])
+    assert not out.exists()
+    command.main(arguments("cvae", tmp_path, "--normalizer", "softmax", "--seed", "1"))
+    before = sorted(out.rglob("*"))
+    other = arguments("cvae", tmp_path, "--normalizer", "sparsemax", "--seed", "1")
+    with pytest.raises(UserError, match=r"shared/config\.yaml was written with epochs: 2"):
+        command.main([*other, "--set", "epochs=3"])
+    assert sorted(out.rglob("*")) == before
+    assert command.main(other) == 0
 
 
 def _truncate(folder: Path) -> tuple[str, str]:

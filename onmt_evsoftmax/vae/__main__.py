@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 
-from onmt_evsoftmax.console import UserError, run, unknown_name
+from onmt_evsoftmax.console import UserError, run
 from onmt_evsoftmax.vae import configuration, data, distributed
-from onmt_evsoftmax.vae.jobs import Experiment, read_results
-
-EXPERIMENTS = {
-    "cvae": "even and odd digits from a conditional VAE (paper: Figures 2 and 3)",
-    "ssvae": "semi-supervised VAE, marginalised over the support or sampled (paper: Table 2)",
-    "vqvae": "VQ-VAE, PixelCNN prior and Wide ResNet judge (paper: Table 3 and Figure 5)",
-}
+from onmt_evsoftmax.vae.jobs import EXPERIMENTS, Experiment, read_results
 
 
 def module_of(experiment: str) -> ModuleType:
@@ -109,7 +105,9 @@ def _add_experiment(commands: argparse._SubParsersAction, name: str, help_line: 
 def _experiment(arguments: argparse.Namespace) -> int:
     module = module_of(arguments.experiment)
     chosen = configuration.load(module.Configuration, arguments.config, arguments.set)
-    jobs = _jobs(module, chosen, arguments)
+    jobs = _jobs(chosen, arguments)
+    method = arguments.normalizer or getattr(arguments, "estimator", None)
+    one_job = method is not None and arguments.seed is not None
     # Small matrices are slower on several threads, much slower if the cores are busy.
     torch.set_num_threads(arguments.threads or min(module.THREADS, torch.get_num_threads()))
     device = distributed.start() or _device(arguments.device)
@@ -134,7 +132,7 @@ def _experiment(arguments: argparse.Namespace) -> int:
             return 0
         for method, seed in jobs:
             experiment.run_job(method, seed)
-        if distributed.rank() == 0 and len(jobs) > 1:
+        if distributed.rank() == 0 and not one_job:
             found = argparse.Namespace(folders=[arguments.output], json=arguments.json)
             _table(argparse.Namespace(**vars(found), output=[]))
             _figures(argparse.Namespace(**vars(found), output=None, format=["png"]))
@@ -155,27 +153,24 @@ def _device(name: str | None) -> torch.device:
     return device
 
 
-def _jobs(
-    module: ModuleType, chosen: configuration.C, arguments: argparse.Namespace
-) -> list[tuple[str, int]]:
+def _jobs(chosen: Any, arguments: argparse.Namespace) -> list[tuple[str, int]]:
     """(method, seed) of every job asked for: normalizers first, then estimators."""
-    normalizers = list(getattr(chosen, "normalizers", []))
-    estimators = list(getattr(chosen, "estimators", []))
     estimator = getattr(arguments, "estimator", None)
     if arguments.normalizer and estimator:
         raise UserError("--normalizer and --estimator exclude each other: give one")
-    try:
-        if arguments.normalizer:
-            configuration.check_names([arguments.normalizer])
-            normalizers, estimators = [arguments.normalizer], []
-        elif estimator:
-            if estimator not in module.ESTIMATORS:
-                raise ValueError(unknown_name("estimator", estimator, module.ESTIMATORS))
-            normalizers, estimators = [], [estimator]
+    asked: dict[str, list[Any]] = {}
+    if arguments.normalizer or estimator:
+        asked["normalizers"] = [arguments.normalizer] if arguments.normalizer else []
+        if hasattr(chosen, "estimators"):
+            asked["estimators"] = [estimator] if estimator else []
+    if arguments.seed is not None:
+        asked["seeds"] = [arguments.seed]
+    try:  # made anew, so that the command line is checked like the file
+        chosen = dataclasses.replace(chosen, **asked)
     except ValueError as error:
         raise UserError(str(error)) from error
-    seeds = [arguments.seed] if arguments.seed is not None else chosen.seeds  # type: ignore[attr-defined]
-    return [(method, seed) for seed in seeds for method in [*normalizers, *estimators]]
+    methods = [*chosen.normalizers, *getattr(chosen, "estimators", [])]
+    return [(method, seed) for seed in chosen.seeds for method in methods]
 
 
 def _table(arguments: argparse.Namespace) -> int:

@@ -66,6 +66,8 @@ def refuse_other(configuration: Any, path: Path) -> None:
 def check_names(names: Sequence[str]) -> None:
     """Refuse a normalizer that is not registered."""
     for name in names:
+        if name == "posthoc":
+            raise ValueError("posthoc is not trained: the jobs of softmax give it, ask for softmax")
         if name not in normalizer_names():
             raise ValueError(unknown_name("normalizer", name, normalizer_names()))
 

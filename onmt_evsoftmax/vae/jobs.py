@@ -21,11 +21,18 @@ from typing import Any
 import torch
 
 import onmt_evsoftmax
-from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.console import UserError, unknown_name
 from onmt_evsoftmax.files import replacing
 from onmt_evsoftmax.vae import configuration, distributed
 from onmt_evsoftmax.vae.data import DataSet
 from onmt_evsoftmax.vae.training import Run
+
+#: Name of an experiment, which is that of its module → what it is.
+EXPERIMENTS = {
+    "cvae": "even and odd digits from a conditional VAE (paper: Figures 2 and 3)",
+    "ssvae": "semi-supervised VAE, marginalised over the support or sampled (paper: Table 2)",
+    "vqvae": "VQ-VAE, PixelCNN prior and Wide ResNet judge (paper: Table 3 and Figure 5)",
+}
 
 
 @dataclass
@@ -48,23 +55,21 @@ class Experiment:
             self._data = self.load().to(self.device)
         return self._data
 
-    def shared_run(self) -> Run:
-        """The folder and seed of what all jobs use."""
-        return self._run("shared", self.configuration.shared_seed)
-
     def prepare(self) -> None:
         """Train what all jobs share; call it alone before starting jobs in parallel."""
-        run = self.shared_run()
-        self.module.prepare(run, self.configuration, self.data)
+        shared = self._shared()
+        self._open(shared)
+        self.module.prepare(shared, self.configuration, self.data)
 
     def run_job(self, method: str, seed: int) -> Path:
         """Run, resume or skip one job; the path of its results."""
-        run = self._run(f"{method}-seed{seed}", seed)
+        run, shared = self._run(f"{method}-seed{seed}", seed), self._shared()
         target = run.folder / "results.json"
         if target.exists():
             print(f"{target}: finished already", file=sys.stderr)
             return target
-        methods = self.module.job(run, self.shared_run(), self.configuration, self.data, method)
+        self._open(shared, run)
+        methods = self.module.job(run, shared, self.configuration, self.data, method)
         results = {
             "experiment": self.name,
             "job": method,
@@ -79,13 +84,28 @@ class Experiment:
         distributed.wait()
         return target
 
+    def _shared(self) -> Run:
+        """The folder and seed of what all jobs use."""
+        return self._run("shared", self.configuration.shared_seed)
+
     def _run(self, name: str, seed: int) -> Run:
+        """A folder of this experiment; it is refused if it was begun under other settings."""
         folder = self.output / name
         configuration.refuse_other(self.configuration, folder / "config.yaml")
+        return Run(folder, seed, self.device, self.tensorboard)
+
+    def _open(self, *runs: Run) -> None:
+        """Claim folders for this configuration, after all that may still refuse it.
+
+        A refused run that left its configuration would have the next, right one refused as well.
+        """
+        data = self.data
+        if hasattr(self.module, "check"):
+            self.module.check(self.configuration, data)
         distributed.wait()
         if distributed.rank() == 0:
-            configuration.save(self.configuration, folder / "config.yaml")
-        return Run(folder, seed, self.device, self.tensorboard)
+            for run in runs:
+                configuration.save(self.configuration, run.folder / "config.yaml")
 
 
 def provenance() -> dict[str, str]:
@@ -121,21 +141,49 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_results(folders: Sequence[str | Path]) -> list[dict[str, Any]]:
-    """Every ``results.json`` in or directly below the folders; they must be of one experiment."""
-    found: list[Path] = []
+    """Every ``results.json`` in or directly below the folders; they must belong together."""
+    found: dict[Path, Path] = {}
     for folder in map(Path, folders):
-        found += sorted({*folder.glob("results.json"), *folder.glob("*/results.json")})
+        for path in sorted({*folder.glob("results.json"), *folder.glob("*/results.json")}):
+            found.setdefault(path.resolve(), path)  # a folder may be given twice
     if not found:
         raise UserError(f"no results.json below {', '.join(map(str, folders))}; run the jobs first")
-    results = []
-    for path in found:
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            content["experiment"], content["methods"], content["seed"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path} is not the results of a job ({error}); remove it") from error
-        results.append(content)
-    names = {content["experiment"] for content in results}
-    if len(names) > 1:
-        raise UserError(f"results of different experiments: {', '.join(sorted(names))}; give one's")
-    return results
+    results = {path: _read_result(path) for path in found.values()}
+    _refuse_strangers(results)
+    return list(results.values())
+
+
+def _read_result(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["experiment"] not in EXPERIMENTS:
+            raise ValueError(unknown_name("experiment", str(content["experiment"]), EXPERIMENTS))
+        if type(content["seed"]) is not int:
+            raise ValueError(f"seed {content['seed']!r} is no whole number")
+        for method in content["methods"].values():
+            for value in method["metrics"].values():
+                float(value)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is not the results of a job ({error}); remove it") from error
+    return content
+
+
+def _refuse_strangers(results: dict[Path, dict[str, Any]]) -> None:
+    """Refuse results whose mean would mean nothing: of two set-ups, or of one job twice."""
+    first, *_ = results
+    owners: dict[tuple[str, int], Path] = {}
+    for path, content in results.items():
+        for key in ("experiment", "data", "epochs"):
+            one, other = results[first].get(key), content.get(key)
+            if one != other:
+                raise UserError(
+                    f"{first} has {key}: {one} but {path} has {key}: {other}; "
+                    "give folders of one experiment and configuration"
+                )
+        for method in content["methods"]:
+            owner = owners.setdefault((method, content["seed"]), path)
+            if owner != path:
+                raise UserError(
+                    f"{owner} and {path} are both {method} with seed {content['seed']}; "
+                    "give only one of them"
+                )
