@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -105,15 +106,40 @@ def test_a_broken_checkpoint_and_another_configuration_are_told(tmp_path):
         command.main(words)
 
 
-def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path):
+#: Where (step, from 1, of two epochs of four) what goes wrong, and what is said then.
+SPOILED = [
+    (1, "loss", "loss is not a number in epoch 1; lower learning_rate in another output folder"),
+    (5, "loss", "loss is not a number in epoch 2"),
+    (8, "loss", "loss is not a number in epoch 2"),
+    (4, "gradient", "weights are not finite in epoch 1"),
+    (8, "gradient", "weights are not finite in epoch 2"),
+]
+
+
+@pytest.mark.parametrize("evaluate_every", [0, 3, 100])
+@pytest.mark.parametrize(("bad", "kind", "says"), SPOILED)
+def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path, bad, kind, says, evaluate_every):
     run = training.Run(tmp_path, 0, torch.device("cpu"), tensorboard=False)
     module = torch.nn.Linear(1, 1)
+    step = itertools.count(1)
+
+    def loss(batch):
+        error = module(torch.ones(1, 1)).square().sum()
+        if next(step) == bad:
+            # The square root's gradient at 0 is infinite, though its value is not.
+            error = error + ((module.bias * 0).sqrt().sum() if kind == "gradient" else torch.nan)
+        return error, {}
+
+    checkpoint = tmp_path / "x.pt"
+    schedule = training.Schedule(8, 2, 2, evaluate_every)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    with pytest.raises(UserError, match="not a number in epoch 1; lower learning_rate"):
-        training.train(
-            run, "x", module, optimizer, training.Schedule(4, 2, 2),
-            lambda batch: (module(torch.full((1, 1), torch.nan)).sum(), {}), dict,
-        )  # fmt: skip
+    with pytest.raises(UserError, match=says) as told:
+        training.train(run, "x", module, optimizer, schedule, loss, dict)
+    assert checkpoint.exists() == (bad > 4) == (f"good state is {checkpoint}" in str(told.value))
+    if checkpoint.exists():
+        saved = state(checkpoint)
+        assert saved["epoch"] == 1
+        assert all(tensor.isfinite().all() for tensor in saved["module"].values())
 
 
 # --- several processes ----------------------------------------------------------------------------

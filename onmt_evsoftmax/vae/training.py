@@ -72,7 +72,8 @@ def train(
 
     ``loss`` is a mean over its batch, or a sum if ``summed``.
     ``evaluate`` is called in evaluation mode without gradients; each entry of the history is what
-    it returned, with ``step``, ``epoch`` and the mean of the loss's numbers since the entry before.
+    it returned, with ``step``, ``epoch`` and the mean of the loss's numbers since the entry before
+    or since the epoch began, whichever is later: a resumed run knows no earlier ones.
     """
     state = _State(run, stage, module, optimizer)
     state.resume()
@@ -102,7 +103,7 @@ def train(
         module.train()
         while state.epoch < schedule.epochs:
             began = time.perf_counter(), time.process_time()
-            means = _Means(run.device)
+            means, losses = _Means(run.device), _Means(run.device)
             order = _order(run, stage, schedule.size, state.epoch)
             for number, batch in enumerate(order.to(run.device).split(schedule.batch_size), 1):
                 mine = distributed.share(batch)
@@ -113,7 +114,9 @@ def train(
                 value.backward()
                 distributed.average_gradients(module, batch)
                 optimizer.step()
-                means.add({"loss": value.detach(), **numbers}, distributed.weight(batch))
+                weight = distributed.weight(batch)
+                means.add({"loss": value.detach(), **numbers}, weight)
+                losses.add({"loss": value.detach()}, weight)
                 bar.update()
                 step = state.epoch * steps + number
                 if schedule.evaluate_every and step % schedule.evaluate_every == 0:
@@ -123,7 +126,7 @@ def train(
             if not schedule.evaluate_every:
                 record((state.epoch + 1) * steps, means.take())
             state.epoch += 1
-            _refuse_nan(state, stage)
+            _refuse_nan(state, stage, losses.take()["loss"])
             state.save()
     distributed.synchronize(module)  # the statistics, which were each process's own
     module.eval()
@@ -229,13 +232,17 @@ def _order(run: Run, stage: str, size: int, epoch: int) -> Tensor:
     return torch.randperm(size, generator=generator)
 
 
-def _refuse_nan(state: _State, stage: str) -> None:
-    last = state.history[-1].get("loss", 0.0)
-    if last != last:
-        raise UserError(
-            f"{stage}: the loss is not a number in epoch {state.epoch}; lower learning_rate. "
-            f"The last good state is {state.path}"
-        )
+def _refuse_nan(state: _State, stage: str, loss: float) -> None:
+    """Keep the checkpoint of the epoch before if this one's mean loss or weights went wrong."""
+    finite = all(bool(weights.isfinite().all()) for weights in state.module.parameters())
+    if loss == loss and finite:  # the last step may spoil weights that gave a good loss
+        return
+    what = "weights are not finite" if loss == loss else "loss is not a number"
+    kept = f". The last good state is {state.path}" if state.path.exists() else ""
+    raise UserError(
+        f"{stage}: the {what} in epoch {state.epoch}; lower learning_rate in another output "
+        f"folder{kept}"
+    )
 
 
 def _brief(entry: dict[str, Any]) -> str:
