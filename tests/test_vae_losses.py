@@ -97,9 +97,7 @@ def test_a_wide_resnet_block_is_its_formula(outputs, stride):
     residual = F.conv2d(active(block.norm2, first), block.conv2.weight, padding=1)
     # Where the shape changes, the shortcut starts at the activated x: both paths are pre-activated.
     changes = (outputs, stride) != (4, 1)
-    shortcut = (
-        F.conv2d(active(block.norm1, x), block.skip.weight, stride=stride) if changes else x
-    )
+    shortcut = F.conv2d(active(block.norm1, x), block.skip.weight, stride=stride) if changes else x
     torch.testing.assert_close(block(x), shortcut + residual)
 
 

@@ -227,12 +227,31 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(words, says, tmp_path):
         (["ssvae", "--normalizer", "sparsehourglass"], "has no loss of its own"),
         (["vqvae", "--normalizer", "sparsehourglass"], "has no loss of its own"),
         (["cvae", "--normalizer", "posthoc"], "the jobs of softmax give it"),
+        (["ssvae", "--set", "labelled=0.999"], "of 1437 training images leaves none unlabelled"),
+        (["vqvae", "--set", "downsamplings=4"], "8 × 8 cannot be halved 4 times"),
+        (["vqvae", "--seed", str(2**70)], "too large for a seed"),
+        (["ssvae", "--set", f"shared_seed={2**70}"], "too large for a seed"),
+        (["cvae", "--threads", "-1"], "--threads -1: give a positive number"),
+        (["cvae", "--device", "meta"], "--device meta: the experiments run on cpu and cuda only"),
+        (["cvae", "--device", "mps"], "--device mps: "),
+        (["cvae", "--set", "epochs=2020-13-45"], "'2020-13-45' is not YAML"),
+        (["cvae", "--set", "epochs=!foo 3"], "'!foo 3' is not YAML"),
     ],
 )
 def test_bad_input_is_told_before_anything_is_written(words, says, tmp_path):
     with pytest.raises(UserError, match=says):
         command.main([*words, "-o", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("content", ["", "epochs: [", "- a", "epochs: 2020-13-45"])
+def test_a_folder_whose_configuration_is_broken_is_not_continued(content, tmp_path):
+    path = tmp_path / "out" / "softmax-seed1" / "config.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    with pytest.raises(UserError, match=r"config\.yaml cannot be read .* choose another output"):
+        command.main(["cvae", "-o", str(tmp_path / "out")])
+    assert path.read_text() == content
 
 
 def test_a_refused_run_leaves_no_trace_that_has_the_next_one_refused(tmp_path):

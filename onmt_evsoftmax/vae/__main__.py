@@ -108,6 +108,8 @@ def _experiment(arguments: argparse.Namespace) -> int:
     jobs = _jobs(chosen, arguments)
     method = arguments.normalizer or getattr(arguments, "estimator", None)
     one_job = method is not None and arguments.seed is not None
+    if arguments.threads < 0:
+        raise UserError(f"--threads {arguments.threads}: give a positive number, or leave it out")
     # Small matrices are slower on several threads, much slower if the cores are busy.
     torch.set_num_threads(arguments.threads or min(module.THREADS, torch.get_num_threads()))
     device = distributed.start() or _device(arguments.device)
@@ -150,6 +152,12 @@ def _device(name: str | None) -> torch.device:
         raise UserError(f"--device {name}: no such device; give cpu, cuda or cuda:N") from error
     if device.type == "cuda" and best == "cpu":
         raise UserError(f"--device {name}: torch finds no GPU here; leave it out to use the CPU")
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"--device {name}: the experiments run on cpu and cuda only; give one")
+    try:
+        torch.ones(1, device=device).item()
+    except RuntimeError as error:  # a GPU with a number that none has, or one that is broken
+        raise UserError(f"--device {name}: torch cannot use it; give another or none") from error
     return device
 
 

@@ -92,6 +92,16 @@ class Configuration:
         check_depth(self.wideresnet_depth)
 
 
+def check(c: Configuration, data: DataSet) -> None:
+    """Refuse images whose size does not divide into codes."""
+    height, width = data.train.pixels.shape[2:]
+    if height % 2**c.downsamplings or width % 2**c.downsamplings:
+        raise UserError(
+            f"images of {height} × {width} cannot be halved {c.downsamplings} times; "
+            "change downsamplings or image_size"
+        )
+
+
 def signed(pixels: Tensor) -> Tensor:
     """uint8 images as float in [−1, 1]."""
     return pixels.float() / 127.5 - 1
@@ -107,13 +117,7 @@ def _in_parts(function: Callable[[Tensor], Tensor], items: Tensor, size: int = 2
 def train_autoencoder(run: Run, c: Configuration, data: DataSet) -> tuple[VQVAE, dict[str, Any]]:
     """The VQ-VAE in evaluation mode, and its last evaluation."""
     run.seed_stage("autoencoder")
-    channels, height, width = data.train.pixels.shape[1:]
-    if height % 2**c.downsamplings or width % 2**c.downsamplings:
-        raise UserError(
-            f"images of {height} × {width} cannot be halved {c.downsamplings} times; "
-            "change downsamplings or image_size"
-        )
-    model = VQVAE(channels, c.codes, c.hidden, c.downsamplings).to(run.device)
+    model = VQVAE(data.train.pixels.size(1), c.codes, c.hidden, c.downsamplings).to(run.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=c.autoencoder_learning_rate)
     pixels, test = data.train.pixels, data.test.pixels
 
