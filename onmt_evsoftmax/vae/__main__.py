@@ -108,6 +108,8 @@ def _experiment(arguments: argparse.Namespace) -> int:
     jobs = _jobs(chosen, arguments)
     method = arguments.normalizer or getattr(arguments, "estimator", None)
     one_job = method is not None and arguments.seed is not None
+    if arguments.shared_only and (method is not None or arguments.seed is not None):
+        raise UserError("--shared-only trains for all jobs: leave out method and seed, or it")
     if arguments.threads < 0:
         raise UserError(f"--threads {arguments.threads}: give a positive number, or leave it out")
     # Small matrices are slower on several threads, much slower if the cores are busy.

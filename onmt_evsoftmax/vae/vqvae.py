@@ -90,6 +90,10 @@ class Configuration:
         check_data(self.data, *DATA_SETS)
         check_numbers(self, "classes", "image_size", "commitment")
         check_depth(self.wideresnet_depth)
+        if self.image_size and self.data != "tiny-imagenet":
+            raise ValueError(
+                f"image_size scales tiny-imagenet's images, not those of {self.data}: leave it out"
+            )
 
 
 def check(c: Configuration, data: DataSet) -> None:
