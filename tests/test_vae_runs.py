@@ -311,4 +311,6 @@ def test_damaged_data_get_one_sentence_and_exit_code_2(damage, tmp_path):
 def test_help_has_an_example(name, capsys):
     with pytest.raises(SystemExit):
         command.main([name, "--help"])
-    assert "example" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "example" in text
+    assert f"\n  python -m onmt_evsoftmax.vae {name}" in text  # on a line of its own
