@@ -69,6 +69,17 @@ def test_vqvae_on_tiny_imagenet(tmp_path):
     assert 1 <= content["metrics"]["support"] < 64
 
 
+@pytest.mark.parametrize("methods", [["evsoftmax"], ["softmax", "posthoc"]])
+def test_the_title_of_figure_2_is_clear_of_the_columns_titles(methods):
+    prior, support = [[0.1] * 10] * 2, [[True] * 10] * 2
+    images = torch.zeros(10, 1, 8, 8, dtype=torch.int).tolist()
+    content = {"prior": prior, "support": support, "images": images}
+    figure = figures.digits_and_priors([{"seed": 1, "methods": dict.fromkeys(methods, content)}])
+    figure.canvas.draw()
+    title = figure._suptitle.get_window_extent()
+    assert title.y0 > max(axes.title.get_window_extent().y1 for axes in figure.axes)
+
+
 def test_sampled_images_are_named_by_class_and_method():
     samples = torch.zeros(2, 5, 1, 4, 4, dtype=torch.int).tolist()
     content = {"classes": ["goldfish", "bee"], "samples": samples}
