@@ -82,7 +82,8 @@ def _add_experiment(commands: argparse._SubParsersAction, name: str, help_line: 
         "interrupted ones resumed.",
         epilog="examples:\n"
         f"  python -m onmt_evsoftmax.vae {name} -o runs/vae/{name}\n"
-        f"  python -m onmt_evsoftmax.vae {name} --normalizer evsoftmax --seed 1 --set epochs=3\n"
+        f"  python -m onmt_evsoftmax.vae {name} -o runs/vae/short --set epochs=3 --set seeds=[1]\n"
+        f"  python -m onmt_evsoftmax.vae {name} --normalizer evsoftmax --seed 1\n"
         f"  torchrun --nproc_per_node=2 -m onmt_evsoftmax.vae {name}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
