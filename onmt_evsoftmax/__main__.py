@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("usage: python -m onmt_evsoftmax COMMAND [options]\n\ncommands:")
         for command, (_, help_line) in COMMANDS.items():
             print(f"  {command:<12} {help_line}")
-        print("\n`COMMAND --help` says more.")
+        print("\n`COMMAND --help` says more. The VAE experiments: `python -m onmt_evsoftmax.vae`.")
         return 0
     if name not in COMMANDS:
         raise UserError(unknown_name("command", name, COMMANDS))

@@ -43,6 +43,9 @@ def test_the_default_recipe_states_and_explains_every_default(experiment):
         ("normalizers: [softmax, evsofmax]", r"'evsofmax' \(did you mean evsoftmax"),
         ("- a\n- b", "must be a list of `key: value`"),
         ("a: [", "is not YAML"),
+        ("data: mnist\nepochs: !foo 3", "line 2: the value of epochs is not YAML: .*!foo"),
+        ("epochs: 2020-13-45", "line 1: the value of epochs is not YAML: month"),
+        (f"seeds: [1, {2**70}]", "seeds: 1180591620717411303424 is too large for a seed"),
     ],
 )
 def test_bad_configurations_are_told(tmp_path, text, says):

@@ -109,6 +109,30 @@ def test_bad_tiny_imagenet_is_told(tmp_path):
         data.load("tiny-imagenet", tmp_path / "z")
 
 
+def test_mnist_of_two_sizes_is_refused(tmp_path):
+    write_mnist(tmp_path, 20, 20)
+    large = gzip.compress(idx_bytes(torch.zeros(20, 9, 8, dtype=torch.uint8)))
+    (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(large)
+    with pytest.raises(UserError, match="training images are 8 × 8 and the test images 9 × 8"):
+        data.load("mnist", tmp_path)
+
+
+def test_more_classes_than_there_are_and_missing_validation_images_are_refused(tmp_path):
+    with pytest.raises(UserError, match="classes: 11 is more than the 10 of mnist; lower it"):
+        data.load("mnist", write_mnist(tmp_path / "mnist", 20, 20), classes=11)
+    root = write_tiny_imagenet(tmp_path)
+    with pytest.raises(UserError, match=r"classes: 4 is more than the 3 of .*tiny-imagenet-200"):
+        data.load("tiny-imagenet", tmp_path, classes=4)
+    lost = root / "val" / "images" / "val_4.JPEG"
+    lost.unlink()
+    with pytest.raises(UserError, match=r"lists val/images/val_4\.JPEG, .* \(1 of 6 are not\)"):
+        data.load("tiny-imagenet", tmp_path)
+    assert len(data.load("tiny-imagenet", tmp_path, classes=2).test.labels) == 4
+    (root / "val" / "val_annotations.txt").write_text("\n")
+    with pytest.raises(UserError, match=r"has 12 training .* and 0 validation images in val/val_a"):
+        data.load("tiny-imagenet", tmp_path)
+
+
 def test_the_embedded_digits():
     pytest.importorskip("sklearn", reason="the embedded digits need scikit-learn: pip install it")
     loaded = data.load("digits")

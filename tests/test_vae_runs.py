@@ -69,6 +69,17 @@ def test_vqvae_on_tiny_imagenet(tmp_path):
     assert 1 <= content["metrics"]["support"] < 64
 
 
+@pytest.mark.parametrize("methods", [["evsoftmax"], ["softmax", "posthoc"]])
+def test_the_title_of_figure_2_is_clear_of_the_columns_titles(methods):
+    prior, support = [[0.1] * 10] * 2, [[True] * 10] * 2
+    images = torch.zeros(10, 1, 8, 8, dtype=torch.int).tolist()
+    content = {"prior": prior, "support": support, "images": images}
+    figure = figures.digits_and_priors([{"seed": 1, "methods": dict.fromkeys(methods, content)}])
+    figure.canvas.draw()
+    title = figure._suptitle.get_window_extent()
+    assert title.y0 > max(axes.title.get_window_extent().y1 for axes in figure.axes)
+
+
 def test_sampled_images_are_named_by_class_and_method():
     samples = torch.zeros(2, 5, 1, 4, 4, dtype=torch.int).tolist()
     content = {"classes": ["goldfish", "bee"], "samples": samples}
@@ -227,12 +238,36 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(words, says, tmp_path):
         (["ssvae", "--normalizer", "sparsehourglass"], "has no loss of its own"),
         (["vqvae", "--normalizer", "sparsehourglass"], "has no loss of its own"),
         (["cvae", "--normalizer", "posthoc"], "the jobs of softmax give it"),
+        (["ssvae", "--set", "labelled=0.999"], "of 1437 training images leaves none unlabelled"),
+        (["vqvae", "--set", "downsamplings=4"], "8 × 8 cannot be halved 4 times"),
+        (["vqvae", "--set", "image_size=16"], "image_size scales tiny-imagenet's images"),
+        (["vqvae", "--set", "classes=300"], "classes: 300 is more than the 10 of digits"),
+        (["ssvae", "--shared-only", "--normalizer", "softmax"], "leave out method and seed"),
+        (["ssvae", "--shared-only", "--estimator", "sfe"], "leave out method and seed"),
+        (["cvae", "--shared-only", "--seed", "1"], "leave out method and seed"),
+        (["vqvae", "--seed", str(2**70)], "too large for a seed"),
+        (["ssvae", "--set", f"shared_seed={2**70}"], "too large for a seed"),
+        (["cvae", "--threads", "-1"], "--threads -1: give a positive number"),
+        (["cvae", "--device", "meta"], "--device meta: the experiments run on cpu and cuda only"),
+        (["cvae", "--device", "mps"], "--device mps: "),
+        (["cvae", "--set", "epochs=2020-13-45"], "'2020-13-45' is not YAML"),
+        (["cvae", "--set", "epochs=!foo 3"], "'!foo 3' is not YAML"),
     ],
 )
 def test_bad_input_is_told_before_anything_is_written(words, says, tmp_path):
     with pytest.raises(UserError, match=says):
         command.main([*words, "-o", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("content", ["", "epochs: [", "- a", "epochs: 2020-13-45"])
+def test_a_folder_whose_configuration_is_broken_is_not_continued(content, tmp_path):
+    path = tmp_path / "out" / "softmax-seed1" / "config.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    with pytest.raises(UserError, match=r"config\.yaml cannot be read .* choose another output"):
+        command.main(["cvae", "-o", str(tmp_path / "out")])
+    assert path.read_text() == content
 
 
 def test_a_refused_run_leaves_no_trace_that_has_the_next_one_refused(tmp_path):
@@ -287,4 +322,6 @@ def test_damaged_data_get_one_sentence_and_exit_code_2(damage, tmp_path):
 def test_help_has_an_example(name, capsys):
     with pytest.raises(SystemExit):
         command.main([name, "--help"])
-    assert "example" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "example" in text
+    assert f"\n  python -m onmt_evsoftmax.vae {name}" in text  # on a line of its own

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from onmt_evsoftmax.console import UserError, run
+from onmt_evsoftmax.console import UserError, command_line, run
 from onmt_evsoftmax.vae import configuration, data, distributed
 from onmt_evsoftmax.vae.jobs import EXPERIMENTS, Experiment, read_results
 
@@ -30,11 +30,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = command_line(
+        "The VAE experiments of the ev-softmax paper, on the package's normalizers.",
+        "example (embedded digits, under three minutes):\n"
+        "  python -m onmt_evsoftmax.vae cvae -o runs/vae/cvae\n\n"
+        "recipes/vae/README.md says more.",
         prog="python -m onmt_evsoftmax.vae",
-        description="The VAE experiments of the ev-softmax paper, on the package's normalizers.",
-        epilog="example: python -m onmt_evsoftmax.vae cvae -o runs/vae/cvae   "
-        "(embedded digits, under three minutes)",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, help_line in EXPERIMENTS.items():
@@ -42,7 +43,8 @@ def _parser() -> argparse.ArgumentParser:
     table = commands.add_parser(
         "table",
         help="mean ± standard error over the seeds of finished jobs",
-        epilog="example: python -m onmt_evsoftmax.vae table runs/vae/cvae -o cvae.tex",
+        epilog="example:\n  python -m onmt_evsoftmax.vae table runs/vae/cvae -o cvae.tex",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     table.add_argument("folders", nargs="+", metavar="FOLDER", help="an experiment's or a job's")
     table.add_argument(
@@ -58,7 +60,8 @@ def _parser() -> argparse.ArgumentParser:
     figures = commands.add_parser(
         "figures",
         help="draw the experiment's figures from finished jobs",
-        epilog="example: python -m onmt_evsoftmax.vae figures runs/vae/cvae --format pdf",
+        epilog="example:\n  python -m onmt_evsoftmax.vae figures runs/vae/cvae --format pdf",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     figures.add_argument("folders", nargs="+", metavar="FOLDER", help="an experiment's or a job's")
     figures.add_argument("-o", "--output", metavar="FOLDER", help="default: the first FOLDER")
@@ -73,18 +76,31 @@ def _add_experiment(commands: argparse._SubParsersAction, name: str, help_line: 
     parser = commands.add_parser(
         name,
         help=help_line,
-        description=f"{help_line}. Without --normalizer and --seed it runs every job of the "
-        "configuration, then prints the table and draws the figures; with both, that job only. "
-        "Finished jobs are skipped and interrupted ones resumed.",
-        epilog=f"examples: python -m onmt_evsoftmax.vae {name} -o runs/vae/{name}  |  "
-        f"python -m onmt_evsoftmax.vae {name} --config recipes/vae/{name}.yaml "
-        "--normalizer evsoftmax --seed 1  |  "
-        f"torchrun --nproc_per_node=2 -m onmt_evsoftmax.vae {name}",
+        description=f"{help_line}\n\n"
+        "Runs every job (method and seed) of the configuration, then prints the table and draws\n"
+        "the figures; with both a method and --seed, that job only. Finished jobs are skipped and\n"
+        "interrupted ones resumed.",
+        epilog="examples:\n"
+        f"  python -m onmt_evsoftmax.vae {name} -o runs/vae/{name}\n"
+        f"  python -m onmt_evsoftmax.vae {name} -o runs/vae/short --set epochs=3 --set seeds=[1]\n"
+        f"  python -m onmt_evsoftmax.vae {name} --normalizer evsoftmax --seed 1\n"
+        f"  torchrun --nproc_per_node=2 -m onmt_evsoftmax.vae {name}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("-o", "--output", default=f"runs/vae/{name}", metavar="FOLDER")
+    parser.add_argument(
+        "-o",
+        "--output",
+        default=f"runs/vae/{name}",
+        metavar="FOLDER",
+        help="of models, results, table and figures; default: %(default)s",
+    )
     parser.add_argument("--config", metavar="YAML", help=f"default: as recipes/vae/{name}.yaml")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help=f"override one key; recipes/vae/{name}.yaml explains each",
     )
     parser.add_argument("--normalizer", metavar="NAME", help="only this one")
     if name == "ssvae":
@@ -108,6 +124,10 @@ def _experiment(arguments: argparse.Namespace) -> int:
     jobs = _jobs(chosen, arguments)
     method = arguments.normalizer or getattr(arguments, "estimator", None)
     one_job = method is not None and arguments.seed is not None
+    if arguments.shared_only and (method is not None or arguments.seed is not None):
+        raise UserError("--shared-only trains for all jobs: leave out method and seed, or it")
+    if arguments.threads < 0:
+        raise UserError(f"--threads {arguments.threads}: give a positive number, or leave it out")
     # Small matrices are slower on several threads, much slower if the cores are busy.
     torch.set_num_threads(arguments.threads or min(module.THREADS, torch.get_num_threads()))
     device = distributed.start() or _device(arguments.device)
@@ -150,6 +170,12 @@ def _device(name: str | None) -> torch.device:
         raise UserError(f"--device {name}: no such device; give cpu, cuda or cuda:N") from error
     if device.type == "cuda" and best == "cpu":
         raise UserError(f"--device {name}: torch finds no GPU here; leave it out to use the CPU")
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"--device {name}: the experiments run on cpu and cuda only; give one")
+    try:
+        torch.ones(1, device=device).item()
+    except RuntimeError as error:  # a GPU with a number that none has, or one that is broken
+        raise UserError(f"--device {name}: torch cannot use it; give another or none") from error
     return device
 
 

@@ -33,7 +33,7 @@ def load(kind: type[C], path: str | Path | None = None, overrides: Sequence[str]
             raise UserError(f"{place}: must be KEY=VALUE")
         try:
             value = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that is none
             raise UserError(f"{place}: {text!r} is not YAML") from error
         values.update([_convert(kind, place, key.strip(), value)])
     try:
@@ -53,7 +53,15 @@ def refuse_other(configuration: Any, path: Path) -> None:
     """Refuse to continue in a folder whose ``path`` was written under another configuration."""
     if not path.exists():
         return
-    before = yaml.safe_load(path.read_text(encoding="utf-8"))
+    try:
+        before = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, ValueError):
+        before = None
+    if not isinstance(before, dict):
+        raise UserError(
+            f"{path} cannot be read as the configuration its folder was begun with; "
+            "choose another output folder, or remove that one"
+        )
     for key, value in dataclasses.asdict(configuration).items():
         # Which jobs are run does not change any one of them.
         if key not in ("normalizers", "estimators", "seeds") and before.get(key) != value:
@@ -83,7 +91,12 @@ def check_numbers(configuration: Any, *may_be_zero: str) -> None:
 
     Keys in ``may_be_zero`` may be 0, or an empty list.
     """
-    for key, value in dataclasses.asdict(configuration).items():
+    values = dataclasses.asdict(configuration)
+    for key in ("seeds", "shared_seed"):
+        for seed in values[key] if isinstance(values[key], list) else [values[key]]:
+            if not -(2**63) <= seed < 2**63:
+                raise ValueError(f"{key}: {seed} is too large for a seed; it must fit in 64 bits")
+    for key, value in values.items():
         if value == [] and key not in may_be_zero:
             raise ValueError(f"{key} must list at least one")
         for number in value if isinstance(value, list) else [value]:
@@ -114,7 +127,12 @@ def _read(path: str | Path) -> Iterator[tuple[str, str, Any]]:
         if key in seen:
             raise UserError(f"{place}: {key} is given twice; keep one")
         seen.add(key)
-        yield place, key, loader.construct_object(value_node, deep=True)
+        try:
+            value = loader.construct_object(value_node, deep=True)
+        except (yaml.YAMLError, ValueError) as error:  # an unknown tag, or a date that is none
+            reason = getattr(error, "problem", None) or error
+            raise UserError(f"{place}: the value of {key} is not YAML: {reason}") from error
+        yield place, key, value
 
 
 def _convert(kind: type, place: str, key: str, value: Any) -> tuple[str, Any]:

@@ -77,11 +77,18 @@ def load(
 
 
 def _first_classes(data: DataSet, classes: int) -> DataSet:
+    _check_classes(data.name, len(data.classes), classes)
+
     def keep(images: Images) -> Images:
         chosen = images.labels < classes
         return Images(images.pixels[chosen], images.labels[chosen])
 
     return DataSet(data.name, keep(data.train), keep(data.test), data.classes[:classes])
+
+
+def _check_classes(name: str, there: int, wanted: int) -> None:
+    if wanted > there:
+        raise UserError(f"classes: {wanted} is more than the {there} of {name}; lower it")
 
 
 def _digits() -> DataSet:
@@ -116,7 +123,14 @@ def _mnist(folder: Path) -> DataSet:
             raise UserError(f"{path}: label {int(labels.max())} is not a digit")
         return Images(pixels.unsqueeze(1), labels)
 
-    return DataSet("mnist", part("train"), part("t10k"), [str(digit) for digit in range(10)])
+    train, test = part("train"), part("t10k")
+    one, other = (" × ".join(map(str, images.pixels.shape[2:])) for images in (train, test))
+    if one != other:
+        raise UserError(
+            f"{folder}: the training images are {one} and the test images {other}; "
+            "their files do not belong together, fetch them again"
+        )
+    return DataSet("mnist", train, test, [str(digit) for digit in range(10)])
 
 
 def _find(folder: Path, name: str) -> Path:
@@ -221,7 +235,9 @@ class _Tree:
 def _tiny_imagenet(place: Path, classes: int, size: int) -> DataSet:
     tree = _Tree(place)
     size = size or 64
-    wnids = [fields[0] for fields in tree.lines("wnids.txt")][: classes or None]
+    wnids = [fields[0] for fields in tree.lines("wnids.txt")]
+    _check_classes(str(tree.where), len(wnids), classes)
+    wnids = wnids[: classes or None]
     number = {wnid: index for index, wnid in enumerate(wnids)}
     training: list[tuple[str, int]] = []
     for name in sorted(tree.names):
@@ -231,10 +247,20 @@ def _tiny_imagenet(place: Path, classes: int, size: int) -> DataSet:
     validation = [
         (f"val/images/{fields[0]}", number[fields[1]])
         for fields in tree.lines("val/val_annotations.txt")
-        if len(fields) > 1 and fields[1] in number and f"val/images/{fields[0]}" in tree.names
+        if len(fields) > 1 and fields[1] in number
     ]
+    missing = [name for name, _ in validation if name not in tree.names]
+    if missing:
+        raise UserError(
+            f"{tree.where}: val/val_annotations.txt lists {missing[0]}, which is not there "
+            f"({len(missing)} of {len(validation)} are not); unpack the archive again"
+        )
     if not training or not validation:
-        raise UserError(f"{tree.where} lists {len(training)} training and {len(validation)} images")
+        raise UserError(
+            f"{tree.where} has {len(training)} training images in train/ and {len(validation)} "
+            "validation images in val/val_annotations.txt of the classes in wnids.txt; "
+            "unpack the archive again"
+        )
     words = {fields[0]: fields[-1].split(",")[0] for fields in tree.lines("words.txt")}
 
     def read(part: str, listed: list[tuple[str, int]]) -> Images:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from onmt_evsoftmax.console import unknown_name
+from onmt_evsoftmax.console import UserError, unknown_name
 from onmt_evsoftmax.normalizers import get_loss
 from onmt_evsoftmax.vae import latent
 from onmt_evsoftmax.vae.configuration import check_data, check_names, check_numbers
@@ -89,6 +89,15 @@ def split(labels: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
         members = order[labels[order] == digit]
         chosen[members[: max(1, round(fraction * len(members)))]] = True
     return chosen.nonzero().squeeze(-1), (~chosen).nonzero().squeeze(-1)
+
+
+def check(c: Configuration, data: DataSet) -> None:
+    """Refuse a share of labelled images that leaves no others."""
+    images = len(data.train.labels)
+    if not len(split(data.train.labels, c.labelled, c.shared_seed)[1]):
+        raise UserError(
+            f"labelled: {c.labelled} of {images} training images leaves none unlabelled; lower it"
+        )
 
 
 def judge(model: SSVAE, method: str, x: Tensor, labels: Tensor) -> dict[str, float]:

@@ -90,6 +90,20 @@ class Configuration:
         check_data(self.data, *DATA_SETS)
         check_numbers(self, "classes", "image_size", "commitment")
         check_depth(self.wideresnet_depth)
+        if self.image_size and self.data != "tiny-imagenet":
+            raise ValueError(
+                f"image_size scales tiny-imagenet's images, not those of {self.data}: leave it out"
+            )
+
+
+def check(c: Configuration, data: DataSet) -> None:
+    """Refuse images whose size does not divide into codes."""
+    height, width = data.train.pixels.shape[2:]
+    if height % 2**c.downsamplings or width % 2**c.downsamplings:
+        raise UserError(
+            f"images of {height} × {width} cannot be halved {c.downsamplings} times; "
+            "change downsamplings or image_size"
+        )
 
 
 def signed(pixels: Tensor) -> Tensor:
@@ -107,13 +121,7 @@ def _in_parts(function: Callable[[Tensor], Tensor], items: Tensor, size: int = 2
 def train_autoencoder(run: Run, c: Configuration, data: DataSet) -> tuple[VQVAE, dict[str, Any]]:
     """The VQ-VAE in evaluation mode, and its last evaluation."""
     run.seed_stage("autoencoder")
-    channels, height, width = data.train.pixels.shape[1:]
-    if height % 2**c.downsamplings or width % 2**c.downsamplings:
-        raise UserError(
-            f"images of {height} × {width} cannot be halved {c.downsamplings} times; "
-            "change downsamplings or image_size"
-        )
-    model = VQVAE(channels, c.codes, c.hidden, c.downsamplings).to(run.device)
+    model = VQVAE(data.train.pixels.size(1), c.codes, c.hidden, c.downsamplings).to(run.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=c.autoencoder_learning_rate)
     pixels, test = data.train.pixels, data.test.pixels
 
