@@ -10,10 +10,14 @@ process's are the ones that are saved, and used by all in the end.
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+#: How long processes wait for each other: for a download, too. One that fails ends all at once.
+PATIENCE = timedelta(hours=12)
 
 
 def start() -> torch.device | None:
@@ -23,9 +27,9 @@ def start() -> torch.device | None:
     local = int(os.environ["LOCAL_RANK"])
     if torch.cuda.is_available():
         torch.cuda.set_device(local)
-        dist.init_process_group("nccl")
+        dist.init_process_group("nccl", timeout=PATIENCE)
         return torch.device("cuda", local)
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=PATIENCE)
     return torch.device("cpu")
 
 
