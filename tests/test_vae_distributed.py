@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 from vae_data import write_mnist
 
+from onmt_evsoftmax.console import UserError
 from onmt_evsoftmax.vae import cvae, data, distributed, download, latent, training
 
 
@@ -112,3 +113,11 @@ def test_two_processes_end_where_one_ends_and_report_the_same_losses(trained, ki
 
 def test_only_the_first_process_downloads_and_the_others_wait(trained):
     assert trained[3] == ["0"] * len(download.SOURCES["mnist"])
+
+
+def test_a_world_without_torchrun_is_told(monkeypatch):
+    for name in ("LOCAL_RANK", "RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match=r"LOCAL_RANK.* is not set; start it with torchrun"):
+        distributed.start()
