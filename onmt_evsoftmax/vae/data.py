@@ -241,7 +241,8 @@ def _tiny_imagenet(place: Path, classes: int, size: int) -> DataSet:
 
     def read(part: str, listed: list[tuple[str, int]]) -> Images:
         # Closed before an error is told, so that its sentence is the last line.
-        with tqdm(listed, desc=f"tiny-imagenet {part}", unit="image", mininterval=1) as bar:
+        title, hidden = f"tiny-imagenet {part}", distributed.rank() != 0
+        with tqdm(listed, title, unit="image", mininterval=1, disable=hidden) as bar:
             pixels = torch.stack([tree.image(name, size) for name, _ in bar])
         return Images(pixels, torch.tensor([label for _, label in listed]))
 
