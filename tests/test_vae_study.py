@@ -78,8 +78,8 @@ def test_an_unknown_experiment_is_told(tmp_path):
 def plan(folder: Path, *settings: str) -> subprocess.CompletedProcess:
     """What would be run, with the commands."""
     return subprocess.run(
-        [BIN / "snakemake", "-s", ROOT / "recipes" / "study" / "Snakefile", "-n", "-p", "--cores", "2", "vae",
-         "--config", "experiment=cvae", f"output={folder / 'a b'}", *settings],
+        [BIN / "snakemake", "-s", ROOT / "recipes" / "study" / "Snakefile", "-n", "-p", "vae",
+         "--cores", "2", "--config", "experiment=cvae", f"output={folder / 'a b'}", *settings],
         capture_output=True, text=True, check=False, cwd=folder,
     )  # fmt: skip
 
