@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,10 @@ import torch.distributed as dist
 import torch.multiprocessing
 import torch.nn.functional as F
 from torch import nn
+from vae_data import write_mnist
 
-from onmt_evsoftmax.vae import cvae, data, distributed, latent, training
+from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.vae import cvae, data, distributed, download, latent, training
 
 
 def regression(folder: Path, reduction: str) -> dict:
@@ -60,25 +64,37 @@ def everything(folder: Path) -> dict:
     return {**kinds, "cvae": digits(folder)}
 
 
+def slow_fetch(rank: int, remote: download.Remote, target: Path) -> None:
+    """In place of a download: the data set's files after a while, and a record of who asked."""
+    time.sleep(0.3)
+    write_mnist(target.parent)
+    with open(target.parent / "asked", "a", encoding="utf-8") as file:
+        file.write(f"{rank}\n")
+
+
 def process(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/join", rank=rank, world_size=2)
     torch.save(everything(folder), folder / f"rank{rank}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(download, "fetch", partial(slow_fetch, rank))
+        data.load("mnist", folder / "fetched", fetch=True)
     distributed.stop()
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """What one process ends with, then what each of two does."""
+    """What one process ends with, then what each of two does; and which of them downloaded."""
     folder = tmp_path_factory.mktemp("distributed")
     torch.multiprocessing.spawn(process, (folder,), nprocs=2)
+    asked = (folder / "fetched" / "asked").read_text(encoding="utf-8").split()
     both = [torch.load(folder / f"rank{rank}", weights_only=True) for rank in range(2)]
-    return [everything(folder / "alone"), *both]
+    return [everything(folder / "alone"), *both, asked]
 
 
 @pytest.mark.parametrize("kind", ["mean", "sum"])
 def test_every_process_ends_with_the_same_weights(trained, kind):
-    _, first, second = (result[kind] for result in trained)
+    _, first, second = (result[kind] for result in trained[:3])
     for name, tensor in first["weights"].items():
         assert torch.equal(tensor, second["weights"][name]), name
     assert first["history"] == second["history"]
@@ -86,10 +102,22 @@ def test_every_process_ends_with_the_same_weights(trained, kind):
 
 @pytest.mark.parametrize("kind", ["mean", "sum", "cvae"])
 def test_two_processes_end_where_one_ends_and_report_the_same_losses(trained, kind):
-    alone, first, _ = (result[kind] for result in trained)
+    alone, first = (result[kind] for result in trained[:2])
     for name, parameter in alone["weights"].items():
         if name != "average":  # it is of the first process's share
             torch.testing.assert_close(first["weights"][name], parameter, rtol=1e-4, atol=1e-5)
     for one, other in zip(alone["history"], first["history"], strict=True):
         for number in one.keys() & {"loss", "error", "reconstruction", "kl"}:
             assert other[number] == pytest.approx(one[number], rel=1e-4), (number, one["step"])
+
+
+def test_only_the_first_process_downloads_and_the_others_wait(trained):
+    assert trained[3] == ["0"] * len(download.SOURCES["mnist"])
+
+
+def test_a_world_without_torchrun_is_told(monkeypatch):
+    for name in ("LOCAL_RANK", "RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match=r"LOCAL_RANK.* is not set; start it with torchrun"):
+        distributed.start()

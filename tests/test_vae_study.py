@@ -73,3 +73,33 @@ def test_an_unknown_experiment_is_told(tmp_path):
     )  # fmt: skip
     assert done.returncode != 0
     assert "experiment 'vqvea' is none of cvae, ssvae, vqvae" in done.stdout + done.stderr
+
+
+def plan(folder: Path, *settings: str) -> subprocess.CompletedProcess:
+    """What would be run, with the commands."""
+    return subprocess.run(
+        [BIN / "snakemake", "-s", ROOT / "recipes" / "study" / "Snakefile", "-n", "-p", "vae",
+         "--cores", "2", "--config", "experiment=cvae", f"output={folder / 'a b'}", *settings],
+        capture_output=True, text=True, check=False, cwd=folder,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gpus", "start"),
+    [(1, "python -m"), (2, "torchrun --standalone --nproc_per_node=2 -m")],
+)
+def test_a_job_has_a_process_per_gpu(tmp_path, gpus, start):
+    done = plan(tmp_path, f"experiment_gpus={gpus}")
+    assert done.returncode == 0, done.stderr[-3000:]
+    commands = [line for line in (done.stdout + done.stderr).splitlines() if "OMP_NUM" in line]
+    assert len(commands) > 2
+    for command in commands:
+        assert f"{start} onmt_evsoftmax.vae cvae" in command
+        assert f">'{tmp_path}/a b/logs/" in command
+
+
+def test_a_configuration_that_is_not_there_is_told(tmp_path):
+    done = plan(tmp_path, "experiment_config=mine.yaml")
+    assert done.returncode != 0
+    assert "experiment_config mine.yaml does not exist" in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr

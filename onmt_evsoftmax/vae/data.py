@@ -16,7 +16,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from onmt_evsoftmax.console import UserError
-from onmt_evsoftmax.vae import download
+from onmt_evsoftmax.vae import distributed, download
 
 #: Names that ``load`` knows.
 DATA_SETS = ("digits", "mnist", "tiny-imagenet")
@@ -70,8 +70,10 @@ def load(
             raise UserError(f"data set {name} needs --data-dir FOLDER with its files")
         place = Path(folder)
         if fetch:
-            for file, remote in download.SOURCES[name].items():
-                download.fetch(remote, place / file)
+            if distributed.rank() == 0:  # all write to the same place
+                for file, remote in download.SOURCES[name].items():
+                    download.fetch(remote, place / file)
+            distributed.wait()
         data = _mnist(place) if name == "mnist" else _tiny_imagenet(place, classes, size)
     return _first_classes(data, classes) if classes else data
 
@@ -265,7 +267,8 @@ def _tiny_imagenet(place: Path, classes: int, size: int) -> DataSet:
 
     def read(part: str, listed: list[tuple[str, int]]) -> Images:
         # Closed before an error is told, so that its sentence is the last line.
-        with tqdm(listed, desc=f"tiny-imagenet {part}", unit="image", mininterval=1) as bar:
+        title, hidden = f"tiny-imagenet {part}", distributed.rank() != 0
+        with tqdm(listed, title, unit="image", mininterval=1, disable=hidden) as bar:
             pixels = torch.stack([tree.image(name, size) for name, _ in bar])
         return Images(pixels, torch.tensor([label for _, label in listed]))
 

@@ -10,22 +10,37 @@ process's are the ones that are saved, and used by all in the end.
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from onmt_evsoftmax.console import UserError
+
+#: How long processes wait for each other: for a download, too. One that fails ends all at once.
+PATIENCE = timedelta(hours=12)
+
+#: What ``torchrun`` sets besides WORLD_SIZE.
+_ANNOUNCED = ("LOCAL_RANK", "RANK", "MASTER_ADDR", "MASTER_PORT")
+
 
 def start() -> torch.device | None:
     """Join the group that ``torchrun`` announces; the device of this process, None if alone."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    if count == 1 or dist.is_initialized():
         return None
+    if missing := [name for name in _ANNOUNCED if name not in os.environ]:
+        raise UserError(
+            f"WORLD_SIZE is {count}, but {', '.join(missing)} is not set; start it with torchrun "
+            f"--nproc_per_node={count} -m onmt_evsoftmax.vae, or unset WORLD_SIZE for one process"
+        )
     local = int(os.environ["LOCAL_RANK"])
     if torch.cuda.is_available():
         torch.cuda.set_device(local)
-        dist.init_process_group("nccl")
+        dist.init_process_group("nccl", timeout=PATIENCE)
         return torch.device("cuda", local)
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=PATIENCE)
     return torch.device("cpu")
 
 

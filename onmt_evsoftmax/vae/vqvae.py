@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from onmt_evsoftmax.console import UserError
 from onmt_evsoftmax.normalizers import get_loss
-from onmt_evsoftmax.vae import latent
+from onmt_evsoftmax.vae import distributed, latent
 from onmt_evsoftmax.vae.autoencoder import VQVAE, usage
 from onmt_evsoftmax.vae.configuration import check_data, check_names, check_numbers
 from onmt_evsoftmax.vae.data import DATA_SETS, DataSet, Images
@@ -250,7 +250,8 @@ def generate(
     generator = torch.Generator(run.device).manual_seed(run.seed)
     codes, sizes = [], []
     parts = labels.split(500)
-    for part in tqdm(parts, desc=f"{run.folder.name} samples {method}", mininterval=5):
+    title, hidden = f"{run.folder.name} samples {method}", distributed.rank() != 0
+    for part in tqdm(parts, desc=title, mininterval=5, disable=hidden):
         drawn, support = prior.sample(part, shape, partial(latent.of_layer, method), generator)
         codes.append(drawn)
         sizes.append(support)

@@ -12,6 +12,8 @@ if EXPERIMENT not in EXPERIMENTS:
     raise WorkflowError(f"experiment {EXPERIMENT!r} is none of {', '.join(EXPERIMENTS)}")
 VAE_DEFAULTS = HERE.parent / "vae" / f"{EXPERIMENT}.yaml"
 VAE_CONFIG = Path(config["experiment_config"] or VAE_DEFAULTS)
+if not VAE_CONFIG.is_file():
+    raise WorkflowError(f"experiment_config {VAE_CONFIG} does not exist; leave it out for {VAE_DEFAULTS}")
 VAE_OUT = config["output"].format(corpus=EXPERIMENT)
 VAE_RUN = VAE_OUT + "/{method}-seed{seed}"
 
@@ -34,7 +36,9 @@ def vae_method(wildcards):
     return f"--{kind} {quote(wildcards.method)}"
 
 
-VAE_COMMAND = f"python -m onmt_evsoftmax.vae {EXPERIMENT} --config {quote(str(VAE_CONFIG))} -o {quote(VAE_OUT)}"
+VAE_GPUS = int(config["experiment_gpus"])
+VAE_PYTHON = f"torchrun --standalone --nproc_per_node={VAE_GPUS}" if VAE_GPUS > 1 else "python"
+VAE_COMMAND = f"{VAE_PYTHON} -m onmt_evsoftmax.vae {EXPERIMENT} --config {quote(str(VAE_CONFIG))} -o {quote(VAE_OUT)}"
 if config.get("data_dir"):
     VAE_COMMAND += f" --data-dir {quote(str(config['data_dir']))}"
 
@@ -51,8 +55,8 @@ rule vae_shared:
     input: str(VAE_CONFIG)
     output: touch(VAE_OUT + "/shared/trained")
     log: VAE_OUT + "/logs/shared.log"
-    resources: gpu=config["experiment_gpus"]
-    shell: "OMP_NUM_THREADS={threads} " + VAE_COMMAND + " --shared-only >{log} 2>&1"
+    resources: gpu=VAE_GPUS
+    shell: "OMP_NUM_THREADS={threads} " + VAE_COMMAND + " --shared-only >{log:q} 2>&1"
 
 
 rule vae_job:
@@ -60,10 +64,10 @@ rule vae_job:
     output: VAE_RUN + "/results.json"
     log: VAE_OUT + "/logs/{method}-seed{seed}.log"
     params: method=vae_method
-    resources: gpu=config["experiment_gpus"]
+    resources: gpu=VAE_GPUS
     shell:
         "OMP_NUM_THREADS={threads} " + VAE_COMMAND + " {params.method} --seed {wildcards.seed}"
-        " >{log} 2>&1"
+        " >{log:q} 2>&1"
 
 
 rule vae_table:
@@ -73,6 +77,6 @@ rule vae_table:
         figures=directory(VAE_OUT + "/figures"),
     log: VAE_OUT + "/logs/table.log"
     shell:
-        "python -m onmt_evsoftmax.vae table {VAE_OUT:q} $(printf ' -o %s' {output.tables:q}) >{log} 2>&1 &&"
+        "python -m onmt_evsoftmax.vae table {VAE_OUT:q} $(printf ' -o %s' {output.tables:q}) >{log:q} 2>&1 &&"
         " python -m onmt_evsoftmax.vae figures {VAE_OUT:q} -o {output.figures:q} --format png pdf"
-        " >>{log} 2>&1 && cat {output.tables[0]:q}"
+        " >>{log:q} 2>&1 && cat {output.tables[0]:q}"
