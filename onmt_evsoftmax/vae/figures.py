@@ -64,13 +64,12 @@ def digits_and_priors(results: Results) -> Any:
     from matplotlib import pyplot
 
     methods = _by_method(results)
-    # In inches from the top, so that the title stays clear of the columns' with few methods too.
-    title_at, rows_at = 0.1, 0.6
-    height = 1.25 * len(methods) + rows_at
+    # Margins in inches, so that the title stays clear of the columns' with few methods too.
+    margin, head = 0.1, 0.6
+    height = head + 1.25 * len(methods) + margin
     figure = pyplot.figure(figsize=(9, height))
-    outer = figure.add_gridspec(
-        len(methods), 2, hspace=0.28, wspace=0.08, top=1 - rows_at / height, bottom=0
-    )
+    top, bottom = 1 - head / height, margin / height
+    outer = figure.add_gridspec(len(methods), 2, hspace=0.28, wspace=0.08, top=top, bottom=bottom)
     for row, (method, contents) in enumerate(methods.items()):
         content = contents[0]
         top = max(map(max, content["prior"])) * 1.1
@@ -96,7 +95,7 @@ def digits_and_priors(results: Results) -> Any:
         figure.align_ylabels()
     seed = next(iter(methods.values()))[0]["seed"]
     title = f"p(z | y) over the decoded latent classes, seed {seed}; faded: classes without mass"
-    figure.suptitle(title, fontsize=10, y=1 - title_at / height)
+    figure.suptitle(title, fontsize=10, y=1 - margin / height)
     return figure
 
 
