@@ -138,8 +138,44 @@ _operators.define(
     " Tensor out, Tensor log_sum, Tensor threshold, bool causal, float scale, float dropout_p,"
     " Tensor? seed) -> (Tensor, Tensor, Tensor)"
 )
-_operators.impl("attention_forward", attention_forward, "CPU")
-_operators.impl("attention_backward", attention_backward, "CPU")
+
+
+def _check(query: Tensor, key: Tensor, value: Tensor, key_mask: Tensor | None) -> None:
+    """Operators are within everybody's reach: check what the functions' callers have checked."""
+    tensors = (query, key, value)
+    fit = (
+        all(t.dim() == 4 and t.dtype == torch.float32 for t in tensors)
+        and query.shape[:2] == key.shape[:2] == value.shape[:2]
+        and query.size(3) == key.size(3)
+        and key.size(2) == value.size(2)
+        and (key_mask is None or (key_mask.dtype, key_mask.shape) == (torch.bool, key.shape[:3]))
+    )
+    if not fit:
+        raise ValueError(
+            "query, key and value must be float32 (B, H, L, E), (B, H, S, E) and (B, H, S, V), a "
+            f"mask boolean (B, H, S); they are {[tuple(t.shape) for t in tensors]}"
+            + ("" if key_mask is None else f" and {tuple(key_mask.shape)}")
+        )
+
+
+def _attention_forward(
+    query: Tensor, key: Tensor, value: Tensor, key_mask: Tensor | None, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    _check(query, key, value, key_mask)
+    return attention_forward(query, key, value, key_mask, *rest)
+
+
+def _attention_backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, key_mask: Tensor | None, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    _check(query, key, value, key_mask)
+    if grad.shape != (*query.shape[:3], value.size(3)):
+        raise ValueError(f"the gradient {tuple(grad.shape)} is not that of attention's result")
+    return attention_backward(grad, query, key, value, key_mask, *rest)
+
+
+_operators.impl("attention_forward", _attention_forward, "CPU")
+_operators.impl("attention_backward", _attention_backward, "CPU")
 
 
 @torch.library.register_fake("onmt_evsoftmax::attention_forward", lib=_operators)

@@ -113,14 +113,40 @@ _operators.define(
 _operators.define("rows_backward(str normalizer, Tensor p, Tensor grad) -> Tensor")
 
 
-def _rows_forward(normalizer: str, scores: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+# Operators are within everybody's reach: they check what the functions' callers have checked.
+
+
+def _rows_forward(
+    normalizer: str, scores: Tensor, mask: Tensor | None, *rest: Any
+) -> tuple[Tensor, Tensor]:
     """An operator returns tensors: a support that is not wanted is empty."""
-    p, support = rows_forward(normalizer, scores, *rest)
+    if mask is not None:
+        same_rank = mask.dtype == torch.bool and mask.dim() == scores.dim()
+        pairs = zip(mask.shape[:-1], scores.shape[:-1], strict=False)
+        if (
+            not same_rank
+            or mask.size(-1) != scores.size(-1)
+            or any(m not in (1, s) for m, s in pairs)
+        ):
+            raise ValueError(
+                f"a boolean mask of whole rows must fit the scores {tuple(scores.shape)}; it is "
+                f"{mask.dtype} {tuple(mask.shape)}"
+            )
+    p, support = rows_forward(normalizer, scores, mask, *rest)
     return p, p.new_empty(0, dtype=torch.bool) if support is None else support
 
 
+def _rows_backward(normalizer: str, p: Tensor, grad: Tensor) -> Tensor:
+    if p.shape != grad.shape or p.dtype != grad.dtype:
+        raise ValueError(
+            f"probabilities {p.dtype} {tuple(p.shape)} and their gradient {grad.dtype} "
+            f"{tuple(grad.shape)} must be alike"
+        )
+    return rows_backward(normalizer, p, grad)
+
+
 _operators.impl("rows_forward", _rows_forward, "CPU")
-_operators.impl("rows_backward", rows_backward, "CPU")
+_operators.impl("rows_backward", _rows_backward, "CPU")
 
 
 @torch.library.register_fake("onmt_evsoftmax::rows_forward", lib=_operators)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from compiled import with_each_instruction_set
 from row_cases import each
@@ -74,3 +75,18 @@ def test_batched_gradients():
     (batched,) = torch.autograd.grad(p, scores, basis, is_grads_batched=True, retain_graph=True)
     looped = [torch.autograd.grad(p, scores, g, retain_graph=True)[0] for g in basis]
     torch.testing.assert_close(batched, torch.stack(looped))
+
+
+def test_operators_refuse_what_would_be_read_past_its_end():
+    """They are within everybody's reach, also without the functions that check."""
+    operators, scores = torch.ops.onmt_evsoftmax, torch.randn(3, 40)
+    for mask in (torch.ones(40), torch.ones(3, 1), torch.ones(2, 40)):
+        with pytest.raises(ValueError, match="must fit the scores"):
+            operators.rows_forward("evsoftmax", scores, mask.bool(), 0.0, True)
+    with pytest.raises(ValueError, match="must be alike"):
+        operators.rows_backward("evsoftmax", scores, torch.randn(2, 2))
+    query, value = torch.randn(1, 1, 5, 64), torch.randn(1, 1, 5, 8)
+    with pytest.raises(ValueError, match="query, key and value must be"):
+        operators.attention_forward(
+            query, torch.randn(1, 1, 500, 4), value, None, False, 1.0, 0.0, None
+        )
