@@ -135,7 +135,7 @@ def test_the_study_is_complete_and_redoes_nothing(tmp_path, captions):
     options = f"{{size: 100, sources: {captions[3]}}}"
     config = tmp_path / "config.yaml"
     config.write_text(
-        "corpus: multi30k\nnormalizers: [evsoftmax]\nseeds: [1, 2]\nbaseline: evsoftmax\n"
+        "corpus: multi30k\nnormalizers: [posthoc, softmax]\nseeds: [1, 2]\nbaseline: softmax\n"
         f"metrics: [bleu]\noutput: {tmp_path}/out\ndata_dir: {tmp_path}/in\ncorpora:\n"
         f"  multi30k: {{reference: text/test.de, options: {options}, settings: {settings}}}\n"
     )
@@ -144,7 +144,9 @@ def test_the_study_is_complete_and_redoes_nothing(tmp_path, captions):
     done = call(command, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     told = json.loads((tmp_path / "out" / "study" / "table.json").read_text(encoding="utf-8"))
-    assert set(told["BLEU"]) == {"evsoftmax"}
-    assert told["attended, all context heads"]["evsoftmax"]["standard_error"] is not None
+    assert set(told["BLEU"]) == {"softmax", "posthoc"}
+    attended = told["attended, all context heads"]
+    assert attended["posthoc"]["standard_error"] is not None
+    assert attended["posthoc"]["mean"] < 0.9 * attended["softmax"]["mean"]
     again = call(command, tmp_path)
     assert "Nothing to be done" in again.stderr + again.stdout
