@@ -114,7 +114,10 @@ def test_a_fused_model_can_be_pickled_and_copied(fused_calls: list[bool]) -> Non
     model = build(*EVSOFTMAX)
     source, lengths = batch([9, 4])
     expected, _ = model(source, source, lengths)
-    for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+    others = [copy.deepcopy(model)]
+    if not IS_35:  # whose own attention holds a function that cannot be pickled
+        others.append(pickle.loads(pickle.dumps(model)))
+    for other in others:
         fused_calls.clear()
         assert torch.equal(other(source, source, lengths)[0], expected)
         assert len(fused_calls) == 4
