@@ -31,6 +31,7 @@ PRETRAINED=                             # checkpoint that finetune.yaml starts f
 ONLY=                                   # one stage of run.sh, for workflow engines; all if empty
 GOLD=                                   # gold alignments of the test set, where there are any
 TRUECASED=                              # yes: translations get their first capital again
+BOTH_POSITIONS=                         # yes: see version_options in train.sh
 CHANGES=()                              # settings of the YAML to overrule
 STAGES="prepare pretrain train average translate attended report"
 

@@ -8,6 +8,7 @@ prepare() {
     local options=(-o "$OUTPUT" --sources "$SOURCES" --subwords "$SUBWORDS" --size "$SIZE" --jobs "$JOBS")
     need onmt_train onmt_translate onmt_average_models onmt_score onmt_trace_attention \
         onmt_count_attended onmt_plot_attention
+    version_options
     wanted prepare || return 0
     known_normalizers
     [[ -z $DATA_DIR ]] || options+=(--data-dir "$DATA_DIR")
@@ -49,7 +50,10 @@ export MALLOC_TRIM_THRESHOLD_=${MALLOC_TRIM_THRESHOLD_:-1073741824}     # bytes
 version_options() {
     local version
     version=$("$PYTHON" -c 'from importlib.metadata import version; print(version("OpenNMT-py"))')
-    TRANSLATE_OPTIONS=()
+    TRANSLATE_OPTIONS=() TRAIN_OPTIONS=()
+    # 3.0 adds sinusoids to the embeddings beside relative positions, with which the recipes were
+    # measured; 3.5 refuses to have both.
+    [[ -z $BOTH_POSITIONS || $version != 3.0.* ]] || TRAIN_OPTIONS=(-position_encoding)
     # From 3.1 on, decoding also stops at 1.25 times the source's length: not the paper's protocol.
     [[ $version == 3.0.* ]] || TRANSLATE_OPTIONS=(-max_length_ratio 0)
 }
@@ -77,7 +81,8 @@ train_model() {
     fi
     ((PARALLEL == 1)) || export OMP_NUM_THREADS=$((JOBS > PARALLEL ? JOBS / PARALLEL : 1))
     in_output onmt_train -config "$yaml" -attention_normalizer "$normalizer" -seed "$SEED" \
-        -save_model "$run/model" -log_file "$run/train.log" "$@" "${CHANGES[@]}" "${more[@]}" ||
+        -save_model "$run/model" -log_file "$run/train.log" "${TRAIN_OPTIONS[@]}" "$@" \
+        "${CHANGES[@]}" "${more[@]}" ||
         die_with $? "$run/trained"
     : >"$run/trained"
 }
@@ -151,7 +156,6 @@ head_of() { head -n 20 "$1" >"$2"; }
 run_all() {
     local checkpoints=$2 normalizer run yaml=$HERE/train.yaml from=() systems=() traces=() runs=()
     SET=$1
-    version_options
     if [[ $PRETRAINED ]]; then
         yaml=$OUTPUT/finetune.yaml
         [[ $DRY_RUN ]] || corpora merge "$HERE/train.yaml" "$HERE/finetune.yaml" -o "$yaml"

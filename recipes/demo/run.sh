@@ -10,6 +10,7 @@ SIZE=2000
 NORMALIZERS="softmax evsoftmax"
 PARALLEL=2
 TRUECASED=yes                           # the corpus is: translations get their first capital again
+BOTH_POSITIONS=yes                      # sinusoids beside the distances, where OpenNMT-py takes both
 options "$@"
 
 prepare

@@ -7,6 +7,7 @@ EXAMPLE="--normalizer softmax --normalizer evsoftmax --data-dir ~/corpora/multi3
 OUTPUT=runs/multi30k
 SUBWORDS=sentencepiece
 SIZE=4000
+BOTH_POSITIONS=yes                      # sinusoids beside the distances, where OpenNMT-py takes both
 options "$@"
 
 prepare

@@ -9,6 +9,7 @@ OUTPUT=runs/tatoeba-multi30k
 SUBWORDS=sentencepiece
 SIZE=4000
 NORMALIZERS="softmax evsoftmax"
+BOTH_POSITIONS=yes                      # sinusoids beside the distances, where OpenNMT-py takes both
 options "$@"
 
 prepare
