@@ -87,7 +87,7 @@ def train(
         mininterval=0.5 if sys.stderr.isatty() else 30,
         disable=distributed.rank() != 0 or state.epoch >= schedule.epochs,
     )
-    with bar, _watch(run, stage, state.epoch * steps) as write:
+    with bar, _watch(run, stage, state.history) as write:
 
         def record(step: int, numbers: dict[str, float]) -> None:
             module.eval()
@@ -251,8 +251,12 @@ def _brief(entry: dict[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def _watch(run: Run, stage: str, step: int) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A function that sends the numbers of a history entry to TensorBoard."""
+def _watch(run: Run, stage: str, history: History) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """A function that sends the numbers of a history entry to TensorBoard, which has ``history``.
+
+    A run that was killed may have sent entries that no checkpoint holds, and a purge mark reaches
+    only files that TensorBoard happens to read earlier: its files are written anew.
+    """
     if not run.tensorboard or distributed.rank() != 0:
         yield lambda entry: None
         return
@@ -262,8 +266,10 @@ def _watch(run: Run, stage: str, step: int) -> Iterator[Callable[[dict[str, Any]
         raise UserError("TensorBoard is not installed; install it or add --no-tensorboard") from (
             error
         )
-    # Entries after the checkpoint were written by a run that was killed: they are purged.
-    with SummaryWriter(str(run.folder / "tensorboard" / stage), purge_step=step + 1) as writer:
+    folder = run.folder / "tensorboard" / stage
+    for old in folder.glob("events.out.tfevents.*"):
+        old.unlink()
+    with SummaryWriter(str(folder)) as writer:
 
         def write(entry: dict[str, Any]) -> None:
             for name, value in entry.items():
@@ -271,4 +277,6 @@ def _watch(run: Run, stage: str, step: int) -> Iterator[Callable[[dict[str, Any]
                     writer.add_scalar(f"{stage}/{name}", value, entry["step"])
             writer.flush()  # so that a kill loses nothing that a checkpoint holds
 
+        for entry in history:
+            write(entry)
         yield write
