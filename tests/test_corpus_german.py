@@ -210,6 +210,20 @@ def test_no_english_form_is_of_two_nouns() -> None:
             assert not forms[0] & forms[1], (one.english, other.english)
 
 
+def test_english_that_was_wrong_is_not_drawn() -> None:
+    """*My parents's car*; *until no woman came*."""
+    draw = ClauseDraw(LEXICON, Dice("english"))
+    parents = before = 0
+    for _ in range(6000):
+        sentence = draw_one(draw, draw.dice.pick(("statement", "subordinate"))).source
+        parents += "parents" in sentence
+        before += bool(re.search(r"\b(before|until|after|as soon as) ", sentence))
+        assert not re.search(r"parents 's", sentence), sentence
+        assert not re.search(r"\b(before|until|after|as soon as) no\b", sentence), sentence
+    assert parents
+    assert before
+
+
 def test_nobody_wants_to_know_somebody() -> None:
     """*Wants to know him* is *kennenlernen*, not *kennen*."""
     draw = ClauseDraw(LEXICON, Dice("know"))

@@ -114,10 +114,13 @@ def clause_pair(draw: ClauseDraw) -> tuple[Conjunction, Clause, Clause, bool]:
     first = draw.dice.chance(0.45)
     wish = Wish((outer,), negation=0.1, adverbials=0.2, front=not first, past_modal=free)
     main = draw.clause(wish)
-    # "before it did not rain", "as soon as he often comes": only reasons are free of that.
-    wish = Wish((inner,), negation=0, adverbials=0.1, front=False, frequency=False)
+    # "before it did not rain", "until no woman came", "as soon as he often comes": only reasons are
+    # free of that.
+    wish = Wish(
+        (inner,), negation=0, adverbials=0.1, front=False, subjects="object", frequency=False
+    )
     if free:
-        wish = replace(wish, negation=0.1, adverbials=0.25, frequency=True)
+        wish = replace(wish, negation=0.1, adverbials=0.25, subjects="any", frequency=True)
     if draw.dice.chance(0.06) and inner != "modal":
         clause = draw.clause(replace(wish, subject=PRONOUNS["it n"]), rain(draw))
     else:

@@ -103,6 +103,8 @@ class NominalDraw:
                 owner: NounPhrase | Name = Name(dice.pick(self._first_names()))
             else:
                 owner = self.phrase(PERSON, "genitive", "sg")
+                if owner.english_number == "pl":  # *my parents' car*: a mark of its own
+                    return None
             # German says the article of what is owned: das Auto meines Vaters.
             article = self.lexicon.determiners["the"]
             owned = replace(phrase, determiner=article, owner=owner, owner_first=True)
