@@ -61,6 +61,7 @@ def install() -> None:
         ("onmt.translate.translation_server", commands.patch_server),
         ("onmt.inference_engine", compat.patch_inference_engine),
         ("onmt.train_single", building.patch_train_single),
+        ("onmt.train_single", compat.patch_train_single),
         ("onmt.bin.train", commands.patch_command),
         ("onmt.bin.translate", commands.patch_command),
         ("onmt.bin.build_vocab", commands.patch_command),

@@ -159,3 +159,22 @@ def patch_inference_engine(module: Any) -> None:
     engine.__init__ = __init__
     original = module.build_dynamic_dataset_iter
     module.build_dynamic_dataset_iter = functools.wraps(original)(with_copying(original))
+
+
+def patch_train_single(module: Any) -> None:
+    """``onmt.train_single``: the GPUs of all machines share the corpus.
+
+    Both versions deal the sentences out to the GPUs of one machine, so the first GPU of every
+    machine reads the same ones, and a second machine adds nothing.
+    """
+    original = module.build_dynamic_dataset_iter
+
+    @functools.wraps(original)
+    def build_dynamic_dataset_iter(opt: Namespace, *args: Any, **kwargs: Any) -> Any:
+        here = len(opt.gpu_ranks)
+        shares = getattr(opt, "parallel_mode", "data_parallel") == "data_parallel"
+        if "stride" in kwargs and shares and 0 < here < opt.world_size:
+            kwargs.update(stride=opt.world_size, offset=opt.gpu_ranks[kwargs["offset"]])
+        return original(opt, *args, **kwargs)
+
+    module.build_dynamic_dataset_iter = build_dynamic_dataset_iter

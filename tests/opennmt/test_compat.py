@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from bench import IS_35
 from models import RNN, TRANSFORMER, batch, build, flags, translator_of
 
 from onmt_evsoftmax.console import UserError
-from onmt_evsoftmax.opennmt.compat import _set_alignment_layer
+from onmt_evsoftmax.opennmt.compat import _set_alignment_layer, patch_train_single
 
 SEARCHES = {
     "beam": flags(beam_size=3),
@@ -57,3 +59,37 @@ def test_alignment_layers_are_checked(layer: int, fine: bool) -> None:
 def test_alignment_needs_a_transformer() -> None:
     with pytest.raises(UserError, match="transformer decoder"):
         _set_alignment_layer(build(*RNN).decoder, -1)
+
+
+@pytest.mark.parametrize("machines", [[[0, 1]], [[0], [1]], [[0, 1], [2, 3]], [[0, 1, 2], [3]]])
+def test_the_gpus_of_all_machines_share_the_corpus(machines: list[list[int]]) -> None:
+    """Each reads every n-th sentence: n and the first ones, as OpenNMT-py gives them and we do."""
+    module = SimpleNamespace(build_dynamic_dataset_iter=lambda opt, *args, **kwargs: kwargs)
+    patch_train_single(module)
+    world = sum(map(len, machines))
+    dealt = []
+    for ranks in machines:
+        opt = Namespace(gpu_ranks=ranks, world_size=world)
+        assert module.build_dynamic_dataset_iter(opt, task="valid") == {"task": "valid"}
+        for device in range(len(ranks)):
+            share = {"stride": len(ranks), "offset": device}
+            dealt.append(module.build_dynamic_dataset_iter(opt, **share))
+    assert dealt == [{"stride": world, "offset": rank} for rank in range(world)]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "world", "more"), [([], 1, {}), ([1], 2, {"parallel_mode": "tensor_parallel"})]
+)
+def test_a_cpu_and_tensor_parallel_processes_read_everything(ranks, world, more) -> None:
+    module = SimpleNamespace(build_dynamic_dataset_iter=lambda opt, *args, **kwargs: kwargs)
+    patch_train_single(module)
+    opt = Namespace(gpu_ranks=ranks, world_size=world, **more)
+    everything = {"stride": 1, "offset": 0}
+    assert module.build_dynamic_dataset_iter(opt, **everything) == everything
+
+
+def test_training_builds_its_data_with_that() -> None:
+    import onmt.train_single
+
+    building = onmt.train_single.build_dynamic_dataset_iter.__code__
+    assert building.co_filename == patch_train_single.__code__.co_filename
