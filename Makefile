@@ -67,7 +67,8 @@ demo: $(STAMP)  ## train softmax and ev-softmax on the embedded corpus, score, c
 CORPUS ?= demo
 .PHONY: study
 study: $(STAMP)  ## normalizers x seeds on CORPUS (default: demo), or of EXPERIMENT=cvae|ssvae|vqvae: the paper's table
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/snakemake -s recipes/study/Snakefile --cores 2 \
+	@test -x $(BIN)/snakemake || { echo "make study needs Snakemake, and that Python 3.11 or newer; make this environment with one" >&2; exit 2; }
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/snakemake -s recipes/study/Snakefile --cores 2 --rerun-incomplete \
 	  $(if $(EXPERIMENT),vae --config experiment=$(EXPERIMENT),--config corpus=$(CORPUS)) $(if $(DATA_DIR),data_dir='$(DATA_DIR)')
 
 .PHONY: properties

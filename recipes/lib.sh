@@ -67,7 +67,8 @@ $ABOUT
   --subwords KIND        bpe, or sentencepiece (default: $SUBWORDS)
   --size N               merges (bpe) or pieces (sentencepiece)${SIZE:+ (default: $SIZE)}
   --subwords-from DIR    subwords and vocabulary of another recipe's output, for fine-tuning its model
-  --jobs N               processes that prepare text (default: $JOBS)
+  --jobs N               processes that prepare text, and cores that the trainings of --parallel
+                         share (default: $JOBS)
   --dry-run              say what would be done, and do nothing
 TEXT
     [[ $0 != *run.sh ]] || cat <<TEXT
@@ -91,7 +92,7 @@ TEXT
 }
 
 options() {
-    local chosen=()
+    local chosen=() size=
     while (($#)); do
         case $1 in
             --help | -h) usage; exit 0 ;;
@@ -100,11 +101,16 @@ options() {
         esac
         (($# > 1)) || die "the option $1 is unknown or needs a value; see --help"
         case $1 in
+            --normalizer | --seed | --gpus | --parallel | --only | --set | --pretrained)
+                [[ $0 == *run.sh ]] || die "the option $1 is one of run.sh; $0 only prepares the data"
+                ;;
+        esac
+        case $1 in
             --data-dir) DATA_DIR=$2 ;;
             --output | -o) OUTPUT=$2 ;;
             --sources) SOURCES=$2 ;;
             --subwords) SUBWORDS=$2 ;;
-            --size) SIZE=$2 ;;
+            --size) SIZE=$2 size=$2 ;;
             --subwords-from) SUBWORDS_FROM=$2 ;;
             --jobs) JOBS=$2 ;;
             --normalizer) chosen+=("$2") ;;
@@ -122,6 +128,10 @@ options() {
         shift 2
     done
     if ((${#chosen[@]})); then NORMALIZERS=${chosen[*]}; fi
+    [[ -z $(printf '%s\n' "${chosen[@]}" | sort | uniq -d) ]] ||
+        die "--normalizer: $(printf '%s\n' "${chosen[@]}" | sort | uniq -d | head -n 1) is given twice"
+    [[ -z $size || -z $SUBWORDS_FROM ]] ||
+        die "--size is that of the subwords in --subwords-from $SUBWORDS_FROM: leave it out"
     [[ $SUBWORDS == bpe || $SUBWORDS == sentencepiece ]] ||
         die "--subwords is bpe or sentencepiece, not $SUBWORDS"
     [[ -z $ONLY || " $STAGES " == *" $ONLY "* ]] || die "--only is one of $STAGES, not $ONLY"
@@ -132,13 +142,17 @@ options() {
     number --parallel "$PARALLEL" 1
     number --gpus "$GPUS" 0
     number --seed "$SEED" 0
+    ((GPUS == 0 || PARALLEL == 1)) ||
+        die "--parallel $PARALLEL would put all trainings on the same GPUs: with --gpus leave it out"
     [[ -z $SIZE ]] || number --size "$SIZE" 1
     need "$PYTHON"
     "$PYTHON" -c 'import onmt_evsoftmax' 2>/dev/null ||
         die "$PYTHON has no package onmt_evsoftmax; run 'make install' and put .venv/bin on the PATH"
     if [[ -z $DRY_RUN ]]; then
         mkdir -p "$OUTPUT" 2>/dev/null || die "cannot make the folder $OUTPUT; choose another -o"
-        OUTPUT=$(cd "$OUTPUT" && pwd)
+    fi
+    if [[ -d $OUTPUT ]]; then OUTPUT=$(cd "$OUTPUT" && pwd)
+    elif [[ $OUTPUT != /* ]]; then OUTPUT=$PWD/$OUTPUT
     fi
     [[ -z $DATA_DIR ]] || DATA_DIR=$(cd "$DATA_DIR" && pwd)
     [[ -z $PRETRAINED ]] || PRETRAINED=$(cd "$(dirname "$PRETRAINED")" && pwd)/$(basename "$PRETRAINED")
@@ -154,13 +168,26 @@ number() {
 # remember FILE CHOICES: what the files beside FILE are made with; other choices than last time are
 # refused, since steps that are done would silently keep the old ones.
 remember() {
-    local before
+    local before now=${2//"$OUTPUT/"/}  # so that the output can be moved
     if [[ -e $1 ]]; then
         before=$(<"$1")
-        [[ $before == "$2" ]] ||
-            die "$(dirname "$1") was made with '$before', not with '$2'; choose another -o, or delete it"
+        [[ $before == "$now" ]] ||
+            die "$(dirname "$1") was made with '$before', not with '$now'; choose another -o, or delete it"
     elif [[ -z $DRY_RUN ]]; then
-        renamed "$1" written "$2" @
+        renamed "$1" written "$now" @
+    fi
+}
+
+# remember_settings FILE YAML: the same for a YAML, whose settings are kept in FILE.
+remember_settings() {
+    local now change
+    [[ -e $2 ]] || return 0  # in a dry run it is still to be made
+    now=$(sed -e 's/[[:space:]]*#.*//' -e '/^[[:space:]]*$/d' "$2")
+    if [[ -e $1 ]]; then
+        change=$({ diff "$1" - <<<"$now" || true; } | grep -m 1 '^[<>]') || return 0
+        die "$(basename "$2") has changed since $(dirname "$1") was made (${change#* }); choose another -o, or delete it"
+    elif [[ -z $DRY_RUN ]]; then
+        renamed "$1" written "$now" @
     fi
 }
 written() { printf '%s\n' "$1" >"$2"; }
@@ -171,22 +198,59 @@ step() {
     shift
     while [[ $1 != -- ]]; do outputs+=("$1"); shift; done
     shift
-    for output in "${outputs[@]}"; do [[ -e $output ]] || complete=; done
+    for output in "${outputs[@]}"; do [[ -e $output || ${PLANNED[$output]:-} ]] || complete=; done
     if [[ $complete ]]; then say "[done] $title"; return; fi
     say "[step] $title"
-    if [[ $DRY_RUN ]]; then say "    $*"; return; fi
-    "$@"
+    execute "$@"
     for output in "${outputs[@]}"; do
+        if [[ $DRY_RUN ]]; then PLANNED[$output]=yes; continue; fi
         [[ -e $output ]] || die "'$title' did not write $output; see its messages above"
     done
 }
+
+declare -A PLANNED=()                   # what the steps of a dry run would have written
+
+# execute COMMAND...: run it, or with --dry-run only say it; a function of ours is entered either way,
+# and executes the programs that it stands for.
+execute() {
+    if declare -F "$1" >/dev/null; then "$@"
+    elif [[ $DRY_RUN ]]; then show "$@"
+    else group "$@"
+    fi
+}
+
+# group COMMAND...: run it as a process group of its own, which `stop` can end with all it has started.
+# (Left alone, bash ends at once when it is told to and leaves its programs running.)
+group() {
+    if [[ $GROUPED ]]; then ("$@"); return; fi
+    set -m
+    "$@" </dev/null &
+    set +m
+    wait $!
+}
+GROUPED=                                # yes: this shell is in such a group already
+
+stop() {
+    local job
+    trap '' INT TERM HUP
+    for job in $(jobs -p); do kill -TERM -- "-$job" 2>/dev/null || true; done
+    wait
+    exit "$1"
+}
+trap 'stop 130' INT
+trap 'stop 143' TERM
+trap 'stop 129' HUP
+
+show() { say "   $(printf ' %q' "$@")"; }
 
 # renamed FILE COMMAND... @ ...: let COMMAND write to a temporary name where it says @, then rename.
 renamed() {
     local file=$1 temporary argument command=()
     temporary=$(dirname "$1")/.tmp.$$.$(basename "$1")  # keeps the ending: programs go by it
+    [[ -z $DRY_RUN ]] || temporary=$file
     shift
-    for argument; do command+=("${argument/#@/$temporary}"); done
+    for argument; do command+=("${argument/#@/"$temporary"}"); done
+    if [[ $DRY_RUN ]]; then execute "${command[@]}"; return; fi
     mkdir -p "$(dirname "$file")"
     UNFINISHED=$temporary
     "${command[@]}" || { local code=$?; rm -f "$temporary"; die_with "$code" "$file"; }
@@ -201,7 +265,7 @@ die_with() {
     die "the command for $2 failed with exit code $1; see its messages above"
 }
 
-corpora() { "$PYTHON" -m onmt_evsoftmax.corpora "$@"; }
+corpora() { execute "$PYTHON" -m onmt_evsoftmax.corpora "$@"; }
 
 # fetch NAME...: download these files of sources.tsv, or find them in --data-dir; check them.
 fetch() {
@@ -247,7 +311,7 @@ fetch_and_extract() {
 encode_text() {
     local train=$1 sets="$1 $2" data=$OUTPUT/data text=$OUTPUT/text model=spm.model lang file
     local from to
-    remember "$data/subwords" "$SUBWORDS $SIZE${SUBWORDS_FROM:+ of $SUBWORDS_FROM}"
+    remember "$data/subwords" "$SUBWORDS ${SUBWORDS_FROM:-$SIZE}"
     if [[ $SUBWORDS == bpe ]]; then
         model=bpe.codes text=$OUTPUT/tokenised
         for lang in en de; do
@@ -283,4 +347,8 @@ files() {
     for name in $2; do for language in "${@:3}"; do printf '%s\n' "$folder/$name.$language"; done; done
 }
 
-in_output() { (cd "$OUTPUT" && "$@"); }
+# in_output COMMAND...: run it there, since the paths in the YAMLs are relative to the output.
+in_output() {
+    if [[ $DRY_RUN ]]; then show cd "$OUTPUT"; show "$@"; else group from_output "$@"; fi
+}
+from_output() { cd "$OUTPUT" && exec "$@"; }

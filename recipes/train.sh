@@ -5,14 +5,15 @@ wanted() { [[ -z $ONLY || $ONLY == "$1" ]]; }
 
 # prepare: check the programs, then the recipe's prepare.sh with the options of this run.sh.
 prepare() {
-    local options=(-o "$OUTPUT" --sources "$SOURCES" --subwords "$SUBWORDS" --size "$SIZE" --jobs "$JOBS")
+    local options=(-o "$OUTPUT" --sources "$SOURCES" --subwords "$SUBWORDS" --jobs "$JOBS")
     need onmt_train onmt_translate onmt_average_models onmt_score onmt_trace_attention \
         onmt_count_attended onmt_plot_attention
     version_options
     wanted prepare || return 0
     known_normalizers
+    known_settings
     [[ -z $DATA_DIR ]] || options+=(--data-dir "$DATA_DIR")
-    [[ -z $SUBWORDS_FROM ]] || options+=(--subwords-from "$SUBWORDS_FROM")
+    if [[ $SUBWORDS_FROM ]]; then options+=(--subwords-from "$SUBWORDS_FROM"); else options+=(--size "$SIZE"); fi
     [[ -z $DRY_RUN ]] || options+=(--dry-run)
     PYTHON=$PYTHON "$HERE/prepare.sh" "${options[@]}"
 }
@@ -39,6 +40,37 @@ PYTHON
         die "--normalizer posthoc makes the softmax model sparse: add --normalizer softmax"
 }
 
+# known_settings: the same for the keys of --set, by the parser of onmt_train itself.
+known_settings() {
+    local wrong
+    ((${#CHANGES[@]})) || return 0
+    wrong=$("$PYTHON" - "${CHANGES[@]}" <<'PYTHON'
+import sys
+
+from onmt.opts import train_opts
+from onmt.utils.parse import ArgumentParser
+
+from onmt_evsoftmax.console import UserError
+
+
+class Quiet(ArgumentParser):
+    def error(self, message):
+        print(message)
+        sys.exit()
+
+
+parser = Quiet()
+train_opts(parser)
+required = [action.option_strings[0] for action in parser._actions if action.required]
+try:
+    parser.parse_args([word for option in required for word in (option, "x")] + sys.argv[1:])
+except UserError as error:
+    print(error)
+PYTHON
+    ) || die "the options of onmt_train cannot be read; see the message above"
+    [[ -z $wrong ]] || die "--set: $wrong"
+}
+
 chosen() { [[ " $NORMALIZERS " == *" $1 "* ]]; }
 
 # Training on a CPU frees and takes the same large tensors in every step. By default glibc gives them
@@ -62,6 +94,7 @@ version_options() {
 train() {
     local title=$1 run=$2
     remember "$run/choices" "$4, $(basename "$3")${5:+ ${*:5}}${CHANGES[*]:+ ${CHANGES[*]}}"
+    remember_settings "$run/settings.yaml" "$3"
     step "$title" "$run/trained" -- train_model "${@:2}"
 }
 
@@ -69,8 +102,13 @@ train() {
 train_model() {
     local run=$1 yaml=$2 normalizer=$3 newest ranks=() more=()
     shift 3
-    mkdir -p "$run"
+    [[ $DRY_RUN ]] || mkdir -p "$run"
+    [[ $DRY_RUN ]] || alone "$run"
     newest=$(newest_checkpoints "$run" 1)
+    if [[ $newest ]] && (($(step_of "$newest") >= $(steps_wanted "$yaml"))); then
+        : >"$run/trained"  # killed after its last step: another would be one too many
+        return
+    fi
     if [[ $newest ]]; then
         more=(-train_from "$newest" -reset_optim none)
         say "going on from $newest"
@@ -79,17 +117,38 @@ train_model() {
         mapfile -t ranks < <(seq 0 $((GPUS - 1)))
         more+=(-world_size "$GPUS" -gpu_ranks "${ranks[@]}")
     fi
-    ((PARALLEL == 1)) || export OMP_NUM_THREADS=$((JOBS > PARALLEL ? JOBS / PARALLEL : 1))
+    ((PARALLEL == 1)) ||
+        export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((JOBS > PARALLEL ? JOBS / PARALLEL : 1))}
     in_output onmt_train -config "$yaml" -attention_normalizer "$normalizer" -seed "$SEED" \
         -save_model "$run/model" -log_file "$run/train.log" "${TRAIN_OPTIONS[@]}" "$@" \
         "${CHANGES[@]}" "${more[@]}" ||
         die_with $? "$run/trained"
-    : >"$run/trained"
+    [[ $DRY_RUN ]] || : >"$run/trained"
+}
+
+# alone RUN: hold RUN's lock as long as this shell or a program of its lives, where locks exist.
+alone() {
+    command -v flock >/dev/null || return 0
+    exec {LOCK}>"$1/.lock"
+    flock -n "$LOCK" || die "another process trains in $1; wait for it, or end it"
+}
+
+step_of() { local name=${1##*_}; echo "${name%.pt}"; }
+
+# steps_wanted YAML: its train_steps, unless --set overrules them.
+steps_wanted() {
+    local index steps
+    steps=$(sed -n 's/^train_steps: *\([0-9]*\).*/\1/p' "$1")
+    for ((index = 0; index < ${#CHANGES[@]}; index += 2)); do
+        [[ ${CHANGES[index]} != -train_steps ]] || steps=${CHANGES[index + 1]}
+    done
+    echo "$steps"
 }
 
 # newest_checkpoints RUN COUNT: the last checkpoints by step, one a line.
 newest_checkpoints() {
-    find "$1" -maxdepth 1 -name 'model_step_*.pt' 2>/dev/null | sort -t_ -k"$(steps_field "$1")"n | tail -n "$2"
+    [[ -d $1 ]] || return 0
+    find "$1" -maxdepth 1 -name 'model_step_*.pt' | sort -t_ -k"$(steps_field "$1")"n | tail -n "$2"
 }
 
 # The step is the last field between underscores, and the path may have some of its own.
@@ -98,7 +157,10 @@ steps_field() { local path="$1/model_step_1"; path=${path//[^_]/}; echo $((${#pa
 # average RUN COUNT: RUN/average.pt is the mean of the last COUNT checkpoints.
 average() {
     local models
-    mapfile -t models < <(newest_checkpoints "$1" "$2")
+    if [[ $DRY_RUN ]]
+    then mapfile -t models < <(seq -f "$1/model_step_LAST-%.0f.pt" $(($2 - 1)) -1 0)
+    else mapfile -t models < <(newest_checkpoints "$1" "$2")
+    fi
     ((${#models[@]})) || die "$1 has no checkpoint; delete $1/trained and run again"
     renamed "$1/average.pt" onmt_average_models -models "${models[@]}" -output @
 }
@@ -108,6 +170,7 @@ translate() {
     local run=$1 set=$2 gpu=() sparse=()
     ((GPUS == 0)) || gpu=(-gpu 0)
     ! is_posthoc "$run" || sparse=(-attention_normalizer evsoftmax)
+    remember_settings "$run/translate.yaml" "$HERE/translate.yaml"
     step "translate $set" "$run/$set.pieces" -- renamed "$run/$set.pieces" in_output \
         onmt_translate -config "$HERE/translate.yaml" -model "$run/average.pt" \
         -src "data/$set.en" -output @ "${TRANSLATE_OPTIONS[@]}" "${sparse[@]}" "${gpu[@]}"
@@ -148,7 +211,9 @@ attended() {
         -o "$run/first.trace"
 }
 
-head_of() { head -n 20 "$1" >"$2"; }
+head_of() {
+    if [[ $DRY_RUN ]]; then say "    head -n 20 $1 > $2"; else head -n 20 "$1" >"$2"; fi
+}
 
 # run_all SET CHECKPOINTS: for every normalizer train, average CHECKPOINTS, translate SET, count what
 # is attended to; then one table of them all. The table and the figures are always made anew: they
@@ -199,8 +264,10 @@ train_all() {
             train "train $normalizer" "$run" "$yaml" "$normalizer" "$@"
             continue
         fi
-        train "train $normalizer" "$run" "$yaml" "$normalizer" "$@" \
-            2> >(sed -u "s/^/$normalizer: /" >&2) &
+        set -m  # a group for each training; see `group`
+        (GROUPED=yes; train "train $normalizer" "$run" "$yaml" "$normalizer" "$@") \
+            2> >(sed -u "s/^/$normalizer: /" >&2) </dev/null &
+        set +m
         started+=($!)
         if ((${#started[@]} == PARALLEL)); then wait_for_all "${started[@]}"; started=(); fi
     done

@@ -68,9 +68,10 @@ def iwslt(tmp_path: Path) -> Path:
 
 def prepare_iwslt(archive: Path, *options: object, **more: str) -> subprocess.CompletedProcess:
     output = archive.parent.parent / "out"
+    size = () if "--subwords-from" in options else ("--size", 60)
     return run(
-        "iwslt14/prepare.sh", "--data-dir", archive.parent, "-o", output,
-        "--size", 60, "--jobs", 1, *options, **more,
+        "iwslt14/prepare.sh", "--data-dir", archive.parent, "-o", output, *size, "--jobs", 1,
+        *options, **more,
     )  # fmt: skip
 
 
@@ -179,6 +180,22 @@ def test_dry_run_does_nothing(iwslt):
     assert not (iwslt.parent.parent / "out").exists()
 
 
+@pytest.mark.parametrize("recipe", sorted(p.parent.name for p in RECIPES.glob("*/run.sh")))
+def test_dry_run_shows_the_programs_that_would_run(recipe, tmp_path):
+    output = tmp_path / "out"
+    options = ("--dry-run", "-o", output, "--normalizer", "sparsemax", "--parallel", 1)
+    done = run(RECIPES / recipe / "run.sh", *options)
+    assert done.returncode == 0, done.stderr
+    shown = [line.split() for line in done.stderr.splitlines() if line.startswith("    ")]
+    path = f"{BIN}:{os.environ['PATH']}"
+    assert all(words[0] == "cd" or shutil.which(words[0], path=path) for words in shown)
+    assert any(
+        {"onmt_train", "-attention_normalizer", "sparsemax"} <= set(words) for words in shown
+    )
+    assert any(words[0] == "onmt_average_models" and "LAST-0.pt" in words[-3] for words in shown)
+    assert not output.exists()
+
+
 @pytest.mark.parametrize(
     "script", sorted(str(p.relative_to(RECIPES)) for p in RECIPES.glob("*/*.sh"))
 )
@@ -203,10 +220,21 @@ def test_help_shows_an_example(script):
         (["--gpus", "-1"], "--gpus is a whole number from 0 on, not -1"),
         (["--size", "big"], "--size is a whole number from 1 on, not big"),
         (["--set", "dropout"], "--set takes KEY=VALUE, not dropout"),
+        (["--set", "dropuot=0.1"], "--set: the option -dropuot is unknown"),
+        (["--set", "layers=many"], "--set: argument --layers/-layers: invalid int value: 'many'"),
+        (["--normalizer", "softmax", "--normalizer", "softmax"], "softmax is given twice"),
+        (["--gpus", "2", "--parallel", "2"], "would put all trainings on the same GPUs"),
+        (["--subwords-from", "/tmp", "--size", "9"], "in --subwords-from /tmp: leave it out"),
     ],
 )
 def test_wrong_options(tmp_path, options, said):
-    failed(run("multi30k/prepare.sh", "-o", tmp_path / "out", *options), tmp_path / "out", said)
+    failed(run("multi30k/run.sh", "-o", tmp_path / "out", *options), tmp_path / "out", said)
+    assert files(tmp_path / "out") == {}
+
+
+def test_prepare_takes_no_option_of_run(tmp_path):
+    done = run("multi30k/prepare.sh", "-o", tmp_path / "out", "--normalizer", "softmax")
+    failed(done, tmp_path / "out", "the option --normalizer is one of run.sh")
 
 
 @pytest.mark.parametrize(

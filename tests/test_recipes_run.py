@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import corpus_files as archives
@@ -99,6 +103,80 @@ def test_an_interrupted_training_goes_on(tmp_path, captions):
     assert "model_step_4.pt" in done.stderr
     assert (run / "model_step_6.pt").exists()
 
+    # Killed after its last step: there is nothing left to do, not even one step more.
+    (run / "trained").unlink()
+    assert call([*command, "--only", "train"], tmp_path).returncode == 0
+    assert (run / "trained").exists()
+    assert not (run / "model_step_7.pt").exists()
+
+
+@pytest.fixture
+def fake_trainer(tmp_path: Path) -> Callable[[str], dict[str, str]]:
+    """Put a script in the place of onmt_train; returns the environment to call it in."""
+
+    def make(script: str) -> dict[str, str]:
+        program = tmp_path / "bin" / "onmt_train"
+        program.parent.mkdir()
+        program.write_text("#!/bin/sh\n" + script)
+        program.chmod(0o755)
+        return {**os.environ, "PATH": f"{program.parent}:{BIN}:{os.environ['PATH']}"}
+
+    return make
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_ending_run_sh_ends_its_trainings(tmp_path, fake_trainer, parallel, number):
+    """And all they have started; a bare `kill` reaches only run.sh itself."""
+    environment = fake_trainer('sleep 300 &\necho $$ >>"$PIDS"; echo $! >>"$PIDS"; wait\n')
+    pids = tmp_path / "pids"
+    command = [ROOT / "recipes" / "multi30k" / "run.sh", "-o", tmp_path / "out", "--only", "train",
+               "--normalizer", "softmax", "--normalizer", "evsoftmax",
+               "--parallel", parallel]  # fmt: skip
+    words = list(map(str, command))
+    job = subprocess.Popen(words, env={**environment, "PIDS": str(pids)}, stderr=subprocess.DEVNULL)
+    wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2 * parallel)
+
+    # Meanwhile no other may train there.
+    if shutil.which("flock"):
+        other = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
+        assert other.returncode == 2
+        assert "another process trains in" in other.stderr
+
+    job.send_signal(number)
+    assert job.wait(timeout=60) == 128 + number
+    started = list(map(int, pids.read_text().split()))
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started))
+    assert not list((tmp_path / "out").rglob("trained"))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_changed_yaml_is_refused_where_it_would_be_ignored(tmp_path, fake_trainer):
+    environment = fake_trainer("exit 0\n")
+    recipes = tmp_path / "recipes"
+    shutil.copytree(ROOT / "recipes", recipes)
+    command = [recipes / "demo" / "run.sh", "-o", tmp_path / "out", "--only", "train"]
+
+    def run() -> subprocess.CompletedProcess:
+        words = list(map(str, command))
+        return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
+
+    assert run().returncode == 0
+    yaml = recipes / "demo" / "train.yaml"
+    yaml.write_text(yaml.read_text() + "# only a comment\n")
+    assert run().returncode == 0
+    yaml.write_text(yaml.read_text().replace("train_steps: 3000", "train_steps: 4000"))
+    done = run()
+    assert done.returncode == 2
+    assert "train.yaml has changed since" in done.stderr
+    assert "(train_steps: 3000); choose another -o, or delete it" in done.stderr
+
 
 def test_other_settings_in_the_same_folder_are_refused(tmp_path, captions):
     command = [ROOT / "recipes" / "multi30k" / "run.sh", "-o", tmp_path / "out", *captions]
@@ -110,16 +188,13 @@ def test_other_settings_in_the_same_folder_are_refused(tmp_path, captions):
     assert "-dropout 0.3'; choose another -o, or delete it" in done.stderr
 
 
-def test_if_one_training_fails_the_other_is_waited_for(tmp_path, captions):
-    """A trainer of our own: softmax fails at once, evsoftmax takes two seconds."""
-    fake = tmp_path / "bin" / "onmt_train"
-    fake.parent.mkdir()
-    fake.write_text('#!/bin/sh\ncase "$*" in *"normalizer softmax"*) exit 1;; esac\nsleep 2\n')
-    fake.chmod(0o755)
+def test_if_one_training_fails_the_other_is_waited_for(tmp_path, captions, fake_trainer):
+    """Softmax fails at once, evsoftmax takes two seconds."""
+    fake = fake_trainer('case "$*" in *"normalizer softmax"*) exit 1;; esac\nsleep 2\n')
     command = [ROOT / "recipes" / "multi30k" / "run.sh", "-o", tmp_path / "out", *captions,
                "--normalizer", "softmax", "--normalizer", "evsoftmax", "--parallel", 2]  # fmt: skip
     assert call([*command, "--only", "prepare"], tmp_path).returncode == 0
-    done = call(["env", f"PATH={fake.parent}:{BIN}:{os.environ['PATH']}", *command], tmp_path)
+    done = call(["env", f"PATH={fake['PATH']}", *command], tmp_path)
     assert done.returncode == 2
     assert "softmax: multi30k/run.sh: error: the command for" in done.stderr
     assert "softmax-seed1/trained failed with exit code 1" in done.stderr
@@ -150,3 +225,13 @@ def test_the_study_is_complete_and_redoes_nothing(tmp_path, captions):
     assert attended["posthoc"]["mean"] < 0.9 * attended["softmax"]["mean"]
     again = call(command, tmp_path)
     assert "Nothing to be done" in again.stderr + again.stdout
+    elsewhere = call([*command, "--config", "data_dir=", "seeds=[1]"], tmp_path)
+    assert elsewhere.returncode == 0, elsewhere.stderr[-3000:]
+    jobs = re.findall(r"^rule (\w+):|^localrule (\w+):", elsewhere.stderr, re.MULTILINE)
+    assert {a or b for a, b in jobs} <= {"score", "table", "all"}, elsewhere.stderr[-3000:]
+
+    wrong = call([*command, "--config", "normalizers=[softmax,evsofmax]", f"output={tmp_path}/b"],
+                 tmp_path)  # fmt: skip
+    assert wrong.returncode != 0
+    log = (tmp_path / "b" / "study" / "prepare.log").read_text(encoding="utf-8")
+    assert "unknown normalizer 'evsofmax' (did you mean evsoftmax?)" in log
