@@ -15,7 +15,7 @@ prepare() {
     [[ -z $DATA_DIR ]] || options+=(--data-dir "$DATA_DIR")
     if [[ $SUBWORDS_FROM ]]; then options+=(--subwords-from "$SUBWORDS_FROM"); else options+=(--size "$SIZE"); fi
     [[ -z $DRY_RUN ]] || options+=(--dry-run)
-    PYTHON=$PYTHON "$HERE/prepare.sh" "${options[@]}"
+    group env PYTHON="$PYTHON" "$HERE/prepare.sh" "${options[@]}"
 }
 
 # known_normalizers: a name that is wrong is told now, not after the data are prepared.

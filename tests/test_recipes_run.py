@@ -150,6 +150,23 @@ def test_ending_run_sh_ends_its_trainings(tmp_path, fake_trainer, parallel, numb
     assert not list((tmp_path / "out").rglob("trained"))
 
 
+def test_ending_run_sh_ends_its_preparation(tmp_path):
+    """A Python of our own that takes long to write the corpus."""
+    pids, python = tmp_path / "pids", tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\ncase "$*" in *make_corpus*) echo $$ >"{pids}"; exec sleep 300;; esac\n'
+        f'exec "{sys.executable}" "$@"\n'
+    )
+    python.chmod(0o755)
+    command = [str(ROOT / "recipes" / "demo" / "run.sh"), "-o", str(tmp_path / "out")]
+    environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHON": str(python)}
+    job = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    wait_until(lambda: pids.exists() and bool(pids.read_text()))
+    job.terminate()
+    assert job.wait(timeout=60) == 143
+    wait_until(lambda: not Path(f"/proc/{int(pids.read_text())}").exists())
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not condition():
