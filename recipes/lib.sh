@@ -92,7 +92,7 @@ TEXT
 }
 
 options() {
-    local chosen=() size=
+    local chosen=() size= parallel=
     while (($#)); do
         case $1 in
             --help | -h) usage; exit 0 ;;
@@ -116,7 +116,7 @@ options() {
             --normalizer) chosen+=("$2") ;;
             --seed) SEED=$2 ;;
             --gpus) GPUS=$2 ;;
-            --parallel) PARALLEL=$2 ;;
+            --parallel) PARALLEL=$2 parallel=$2 ;;
             --only) ONLY=$2 ;;
             --set)
                 [[ $2 == ?*=* ]] || die "--set takes KEY=VALUE, not $2"
@@ -142,8 +142,11 @@ options() {
     number --parallel "$PARALLEL" 1
     number --gpus "$GPUS" 0
     number --seed "$SEED" 0
-    ((GPUS == 0 || PARALLEL == 1)) ||
-        die "--parallel $PARALLEL would put all trainings on the same GPUs: with --gpus leave it out"
+    if ((GPUS)); then
+        ((${parallel:-1} == 1)) ||
+            die "--parallel $PARALLEL would put all trainings on the same GPUs: with --gpus leave it out"
+        PARALLEL=1
+    fi
     [[ -z $SIZE ]] || number --size "$SIZE" 1
     need "$PYTHON"
     "$PYTHON" -c 'import onmt_evsoftmax' 2>/dev/null ||
@@ -253,7 +256,7 @@ renamed() {
     if [[ $DRY_RUN ]]; then execute "${command[@]}"; return; fi
     mkdir -p "$(dirname "$file")"
     UNFINISHED=$temporary
-    "${command[@]}" || { local code=$?; rm -f "$temporary"; die_with "$code" "$file"; }
+    execute "${command[@]}" || { local code=$?; rm -f "$temporary"; die_with "$code" "$file"; }
     mv "$temporary" "$file"
     UNFINISHED=
 }
