@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from PIL import Image, ImageChops
 from tensorboard.backend.event_processing import event_accumulator
 from vae_commands import MODULES, SMALL, arguments, program
 from vae_data import write_mnist, write_tiny_imagenet
@@ -69,15 +70,29 @@ def test_vqvae_on_tiny_imagenet(tmp_path):
     assert 1 <= content["metrics"]["support"] < 64
 
 
+def figure_2(methods: list[str]):
+    """Of uniform priors over classes whose images are black."""
+    prior, support = [[0.1] * 10] * 2, [[True] * 10] * 2
+    images = torch.full((10, 1, 8, 8), 255).tolist()
+    content = {"prior": prior, "support": support, "images": images}
+    return figures.digits_and_priors([{"seed": 1, "methods": dict.fromkeys(methods, content)}])
+
+
 @pytest.mark.parametrize("methods", [["evsoftmax"], ["softmax", "posthoc"]])
 def test_the_title_of_figure_2_is_clear_of_the_columns_titles(methods):
-    prior, support = [[0.1] * 10] * 2, [[True] * 10] * 2
-    images = torch.zeros(10, 1, 8, 8, dtype=torch.int).tolist()
-    content = {"prior": prior, "support": support, "images": images}
-    figure = figures.digits_and_priors([{"seed": 1, "methods": dict.fromkeys(methods, content)}])
+    figure = figure_2(methods)
     figure.canvas.draw()
     title = figure._suptitle.get_window_extent()
     assert title.y0 > max(axes.title.get_window_extent().y1 for axes in figure.axes)
+
+
+def test_figure_2_has_a_white_border(tmp_path):
+    path = figures._save(figure_2(["softmax", "evsoftmax"]), tmp_path / "figure2.png")
+    with Image.open(path) as opened:
+        drawn = ImageChops.invert(opened.convert("L")).getbbox()
+        left, top, right, bottom = drawn
+        borders = (left, top, opened.width - right, opened.height - bottom)
+    assert min(borders) >= 0.2 * 150  # of the 150 pixels an inch has
 
 
 def test_sampled_images_are_named_by_class_and_method():
