@@ -212,6 +212,16 @@ def test_results_that_do_not_belong_together_are_not_averaged(verb, changes, say
     assert str(other) in str(error.value)
 
 
+def test_a_table_is_written_to_files_and_printed_as_json(tmp_path, capsys):
+    write_result(tmp_path / "a")
+    target = tmp_path / "table.md"
+    assert command.main(["table", str(tmp_path), "-o", str(target), "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["rows"]["softmax"]["w1"]["mean"] == 1.0
+    assert printed.err.strip() == str(target)
+    assert "| softmax | 1.000 |" in target.read_text()
+
+
 def test_jobs_chosen_by_different_lists_belong_together(tmp_path, capsys):
     write_result(tmp_path / "a", {"seeds": [1]})
     write_result(tmp_path / "b", {"seeds": [2, 3], "normalizers": ["softmax"]}, seed=2)
@@ -298,6 +308,10 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(words, says, tmp_path):
         (["vqvae", "--seed", str(2**70)], "too large for a seed"),
         (["ssvae", "--set", f"shared_seed={2**70}"], "too large for a seed"),
         (["cvae", "--threads", "-1"], "--threads -1: give a positive number"),
+        (["cvae", "--data-dir", "."], "digits is embedded and reads no files; leave out --data-d"),
+        (["ssvae", "--download"], "digits is embedded and reads no files; leave out --data-dir"),
+        (["cvae", "--shared-only", "--json"], "--json prints the table, and one job or --shared"),
+        (["vqvae", "--normalizer", "softmax", "--seed", "1", "--json"], "--json prints the table"),
         (["cvae", "--device", "meta"], "--device meta: the experiments run on cpu and cuda only"),
         (["cvae", "--device", "mps"], "--device mps: "),
         (["cvae", "--set", "epochs=2020-13-45"], "'2020-13-45' is not YAML"),
