@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 
 import pytest
 from vae_commands import MODULES, RECIPES, ROOT
 
 from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.vae import __main__ as command
 from onmt_evsoftmax.vae import configuration, cvae, vqvae
 
 
@@ -25,7 +27,19 @@ def test_the_default_recipe_states_and_explains_every_default(experiment):
     text = path.read_text(encoding="utf-8")
     keys = [line for line in text.splitlines() if line[:1].isalpha()]
     assert {line.split(":")[0] for line in keys} == set(dataclasses.asdict(defaults))
-    assert [line for line in keys if "#" not in line and "seeds" not in line] == []
+    assert [line for line in keys if "#" not in line] == []
+
+
+def test_the_readme_runs_the_cvae_at_the_published_weight():
+    readme = (ROOT / "recipes" / "vae" / "README.md").read_text(encoding="utf-8")
+    lines = readme.replace("\\\n", "").splitlines()
+    [line] = [line for line in lines if line.startswith("python") and "kl_weight" in line]
+    words = command._parser().parse_args(shlex.split(line)[3:])
+    chosen = configuration.load(cvae.Configuration, ROOT / words.config, words.set)
+    # The published loss is a sum over the batch of 64 and 0.01 times the mean of the KL over it.
+    assert (chosen.data, chosen.batch_size) == ("mnist", 64)
+    assert chosen.kl_weight * chosen.batch_size == pytest.approx(0.01)
+    assert words.output != command._parser().parse_args(["cvae"]).output
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from torch import nn
 from vae_data import write_mnist
 
 from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.vae import __main__ as command
 from onmt_evsoftmax.vae import cvae, data, distributed, download, latent, training
 
 
@@ -121,3 +122,24 @@ def test_a_world_without_torchrun_is_told(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UserError, match=r"LOCAL_RANK.* is not set; start it with torchrun"):
         distributed.start()
+
+
+@pytest.fixture
+def second_of_two(monkeypatch):
+    """What torchrun tells the second of two processes on one machine."""
+    told = {"WORLD_SIZE": "2", "LOCAL_RANK": "1", "RANK": "1", "MASTER_ADDR": "localhost"}
+    for name, value in {**told, "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_more_processes_than_gpus_are_told(second_of_two, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(UserError, match=r"GPU 1, but torch finds only 1 .*--nproc_per_node=1"):
+        distributed.start()
+
+
+def test_a_device_cannot_be_chosen_under_torchrun(second_of_two, tmp_path):
+    with pytest.raises(UserError, match="--device cpu: under torchrun each process takes a GPU"):
+        command.main(["cvae", "--device", "cpu", "-o", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()

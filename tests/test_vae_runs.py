@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from PIL import Image, ImageChops
 from tensorboard.backend.event_processing import event_accumulator
 from vae_commands import MODULES, SMALL, arguments, program
 from vae_data import write_mnist, write_tiny_imagenet
 
 from onmt_evsoftmax.console import UserError
 from onmt_evsoftmax.vae import __main__ as command
-from onmt_evsoftmax.vae import configuration, figures
+from onmt_evsoftmax.vae import configuration, cvae, figures
 from onmt_evsoftmax.vae.table import Cell, Table
 
 # --- experiments end to end -----------------------------------------------------------------------
@@ -69,15 +70,29 @@ def test_vqvae_on_tiny_imagenet(tmp_path):
     assert 1 <= content["metrics"]["support"] < 64
 
 
+def figure_2(methods: list[str]):
+    """Of uniform priors over classes whose images are black."""
+    prior, support = [[0.1] * 10] * 2, [[True] * 10] * 2
+    images = torch.full((10, 1, 8, 8), 255).tolist()
+    content = {"prior": prior, "support": support, "images": images}
+    return figures.digits_and_priors([{"seed": 1, "methods": dict.fromkeys(methods, content)}])
+
+
 @pytest.mark.parametrize("methods", [["evsoftmax"], ["softmax", "posthoc"]])
 def test_the_title_of_figure_2_is_clear_of_the_columns_titles(methods):
-    prior, support = [[0.1] * 10] * 2, [[True] * 10] * 2
-    images = torch.zeros(10, 1, 8, 8, dtype=torch.int).tolist()
-    content = {"prior": prior, "support": support, "images": images}
-    figure = figures.digits_and_priors([{"seed": 1, "methods": dict.fromkeys(methods, content)}])
+    figure = figure_2(methods)
     figure.canvas.draw()
     title = figure._suptitle.get_window_extent()
     assert title.y0 > max(axes.title.get_window_extent().y1 for axes in figure.axes)
+
+
+def test_figure_2_has_a_white_border(tmp_path):
+    path = figures._save(figure_2(["softmax", "evsoftmax"]), tmp_path / "figure2.png")
+    with Image.open(path) as opened:
+        drawn = ImageChops.invert(opened.convert("L")).getbbox()
+        left, top, right, bottom = drawn
+        borders = (left, top, opened.width - right, opened.height - bottom)
+    assert min(borders) >= 0.2 * 150  # of the 150 pixels an inch has
 
 
 def test_sampled_images_are_named_by_class_and_method():
@@ -155,12 +170,15 @@ def test_tables_carry_their_signature_and_the_papers_order():
         table.write("x.docx")
 
 
-def write_result(folder: Path, **changes) -> Path:
-    content = {"experiment": "cvae", "data": "digits", "epochs": 2, "seed": 1}
+def write_result(folder: Path, settings: dict | None = None, **changes) -> Path:
+    """The results of a job with the configuration that they were made with."""
+    chosen = cvae.Configuration(**(settings or {}))
+    content = {"experiment": "cvae", "data": chosen.data, "epochs": chosen.epochs, "seed": 1}
     methods = {"softmax": {"metrics": {"w1": 1.0}}, "posthoc": {"metrics": {"w1": 2.0}}}
     folder.mkdir(parents=True)
     path = folder / "results.json"
     path.write_text(json.dumps({**content, "methods": methods, **changes}))
+    configuration.save(chosen, folder / "config.yaml")
     return path
 
 
@@ -177,8 +195,10 @@ def test_a_folder_given_twice_counts_once(tmp_path, capsys):
     ("changes", "says"),
     [
         ({}, "are both softmax with seed 1; give only one"),
-        ({"seed": 2, "epochs": 3}, "has epochs: 2 but .* has epochs: 3"),
-        ({"seed": 2, "data": "mnist"}, "has data: digits but .* has data: mnist"),
+        ({"settings": {"epochs": 3}}, "has epochs: 40 but .* has epochs: 3"),
+        ({"settings": {"data": "mnist"}}, "has data: digits but .* has data: mnist"),
+        ({"settings": {"kl_weight": 1.0}}, r"has kl_weight: 0\.0625 but .* has kl_weight: 1\.0"),
+        ({"settings": {"evaluations": 7}}, "has evaluations: 30 but .* has evaluations: 7"),
         ({"seed": 2, "experiment": "ssvae"}, "has experiment: cvae but .* has experiment: ssvae"),
     ],
 )
@@ -190,6 +210,46 @@ def test_results_that_do_not_belong_together_are_not_averaged(verb, changes, say
         command.main([verb, str(tmp_path / "a"), str(tmp_path / "b")])
     assert str(one) in str(error.value)
     assert str(other) in str(error.value)
+
+
+def test_a_table_is_written_to_files_and_printed_as_json(tmp_path, capsys):
+    write_result(tmp_path / "a")
+    target = tmp_path / "table.md"
+    assert command.main(["table", str(tmp_path), "-o", str(target), "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["rows"]["softmax"]["w1"]["mean"] == 1.0
+    assert printed.err.strip() == str(target)
+    assert "| softmax | 1.000 |" in target.read_text()
+
+
+def test_jobs_chosen_by_different_lists_belong_together(tmp_path, capsys):
+    write_result(tmp_path / "a", {"seeds": [1]})
+    write_result(tmp_path / "b", {"seeds": [2, 3], "normalizers": ["softmax"]}, seed=2)
+    assert command.main(["table", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"]["softmax"]["w1"]["count"] == 2
+
+
+def test_results_without_a_readable_configuration_are_averaged_with_no_others(tmp_path, capsys):
+    one = write_result(tmp_path / "a")
+    (tmp_path / "a" / "config.yaml").unlink()
+    assert command.main(["table", str(tmp_path)]) == 0
+    write_result(tmp_path / "b", seed=2)
+    for write in (None, "- a", "epochs: ["):
+        if write is not None:
+            (tmp_path / "a" / "config.yaml").write_text(write)
+        with pytest.raises(UserError, match=r"config\.yaml cannot be read, so nothing") as error:
+            command.main(["table", str(tmp_path)])
+        assert str(one) in str(error.value)
+
+
+def test_results_of_a_configuration_with_a_key_more_are_not_averaged_with_others(tmp_path):
+    write_result(tmp_path / "a")
+    write_result(tmp_path / "b", seed=2)
+    path = tmp_path / "a" / "config.yaml"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if not line.startswith("eps:")))
+    with pytest.raises(UserError, match=r"a/results\.json has no eps but .* has eps: 1e-06"):
+        command.main(["table", str(tmp_path)])
 
 
 @pytest.mark.parametrize(
@@ -248,6 +308,10 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(words, says, tmp_path):
         (["vqvae", "--seed", str(2**70)], "too large for a seed"),
         (["ssvae", "--set", f"shared_seed={2**70}"], "too large for a seed"),
         (["cvae", "--threads", "-1"], "--threads -1: give a positive number"),
+        (["cvae", "--data-dir", "."], "digits is embedded and reads no files; leave out --data-d"),
+        (["ssvae", "--download"], "digits is embedded and reads no files; leave out --data-dir"),
+        (["cvae", "--shared-only", "--json"], "--json prints the table, and one job or --shared"),
+        (["vqvae", "--normalizer", "softmax", "--seed", "1", "--json"], "--json prints the table"),
         (["cvae", "--device", "meta"], "--device meta: the experiments run on cpu and cuda only"),
         (["cvae", "--device", "mps"], "--device mps: "),
         (["cvae", "--set", "epochs=2020-13-45"], "'2020-13-45' is not YAML"),

@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help=".txt, .md, .tex or .json, may be given several times; standard output if not given",
     )
-    table.add_argument("--json", action="store_true", help="print JSON")
+    table.add_argument("--json", action="store_true", help="print JSON, also beside -o")
     table.set_defaults(action=_table)
     figures = commands.add_parser(
         "figures",
@@ -128,6 +128,18 @@ def _experiment(arguments: argparse.Namespace) -> int:
         raise UserError("--shared-only trains for all jobs: leave out method and seed, or it")
     if arguments.threads < 0:
         raise UserError(f"--threads {arguments.threads}: give a positive number, or leave it out")
+    if arguments.json and (one_job or arguments.shared_only):
+        raise UserError("--json prints the table, and one job or --shared-only has none: omit it")
+    if chosen.data == data.EMBEDDED and (arguments.data_dir is not None or arguments.download):
+        raise UserError(
+            f"data: {chosen.data} is embedded and reads no files; leave out --data-dir and "
+            "--download, or choose other data with --config or --set data=mnist"
+        )
+    if arguments.device and distributed.announced() > 1:
+        raise UserError(
+            f"--device {arguments.device}: under torchrun each process takes a GPU of its own, or "
+            "the CPU if there is none; leave it out (CUDA_VISIBLE_DEVICES='' hides the GPUs)"
+        )
     # Small matrices are slower on several threads, much slower if the cores are busy.
     torch.set_num_threads(arguments.threads or min(module.THREADS, torch.get_num_threads()))
     device = distributed.start() or _device(arguments.device)
@@ -207,9 +219,11 @@ def _table(arguments: argparse.Namespace) -> int:
     table = Table.of(results, metrics)
     for path in arguments.output:
         table.write(path)
-        print(path)
-    if not arguments.output:
-        print(table.json() if arguments.json else table.text())
+        print(path, file=sys.stderr)
+    if arguments.json:
+        print(table.json())
+    elif not arguments.output:
+        print(table.text())
     return 0
 
 

@@ -20,6 +20,9 @@ from onmt_evsoftmax.normalizers import normalizer_names
 
 C = TypeVar("C")
 
+#: Keys that choose jobs: which of them are run does not change any one of them.
+CHOICES = ("normalizers", "estimators", "seeds")
+
 
 def load(kind: type[C], path: str | Path | None = None, overrides: Sequence[str] = ()) -> C:
     """A ``kind`` with the file's keys, then the overrides (``key=value``), over its defaults."""
@@ -49,22 +52,29 @@ def save(configuration: Any, path: Path) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def saved(path: Path) -> dict[str, Any] | None:
+    """Every key that ``save`` wrote, but those that choose jobs; None if it cannot be read."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, ValueError):
+        return None
+    if not isinstance(values, dict):
+        return None
+    return {key: value for key, value in values.items() if key not in CHOICES}
+
+
 def refuse_other(configuration: Any, path: Path) -> None:
     """Refuse to continue in a folder whose ``path`` was written under another configuration."""
     if not path.exists():
         return
-    try:
-        before = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, ValueError):
-        before = None
-    if not isinstance(before, dict):
+    before = saved(path)
+    if before is None:
         raise UserError(
             f"{path} cannot be read as the configuration its folder was begun with; "
             "choose another output folder, or remove that one"
         )
     for key, value in dataclasses.asdict(configuration).items():
-        # Which jobs are run does not change any one of them.
-        if key not in ("normalizers", "estimators", "seeds") and before.get(key) != value:
+        if key not in CHOICES and before.get(key) != value:
             raise UserError(
                 f"{path} was written with {key}: {before.get(key)!r}, now it is {value!r}; "
                 "choose another output folder, or remove that one"

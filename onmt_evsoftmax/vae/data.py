@@ -20,6 +20,8 @@ from onmt_evsoftmax.vae import distributed, download
 
 #: Names that ``load`` knows.
 DATA_SETS = ("digits", "mnist", "tiny-imagenet")
+#: The one that comes with scikit-learn and needs no files.
+EMBEDDED = "digits"
 
 
 class Images(NamedTuple):
@@ -63,7 +65,7 @@ def load(
     """
     if name not in DATA_SETS:
         raise UserError(f"unknown data set {name!r}; choose one of {', '.join(DATA_SETS)}")
-    if name == "digits":
+    if name == EMBEDDED:
         data = _digits()
     else:
         if folder is None:

@@ -25,9 +25,14 @@ PATIENCE = timedelta(hours=12)
 _ANNOUNCED = ("LOCAL_RANK", "RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
+def announced() -> int:
+    """How many processes ``torchrun`` says there are, whether they have met or not."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def start() -> torch.device | None:
     """Join the group that ``torchrun`` announces; the device of this process, None if alone."""
-    count = int(os.environ.get("WORLD_SIZE", "1"))
+    count = announced()
     if count == 1 or dist.is_initialized():
         return None
     if missing := [name for name in _ANNOUNCED if name not in os.environ]:
@@ -37,6 +42,11 @@ def start() -> torch.device | None:
         )
     local = int(os.environ["LOCAL_RANK"])
     if torch.cuda.is_available():
+        if local >= (gpus := torch.cuda.device_count()):
+            raise UserError(
+                f"torchrun started a process for GPU {local}, but torch finds only {gpus} here, "
+                f"counted from 0; start it with --nproc_per_node={gpus}"
+            )
         torch.cuda.set_device(local)
         dist.init_process_group("nccl", timeout=PATIENCE)
         return torch.device("cuda", local)

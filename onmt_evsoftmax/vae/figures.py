@@ -12,6 +12,9 @@ from onmt_evsoftmax.vae.table import TITLES
 
 Results = list[dict[str, Any]]
 
+#: Inches of white around a figure: with less, what is drawn last seems cut off on a screen.
+MARGIN = 0.25
+
 #: Okabe and Ito's colours and distinct dashes: readable in grey and by the colour-blind.
 STYLES: dict[str, tuple[str, Any]] = {
     "softmax": ("#E69F00", "--"),
@@ -37,7 +40,10 @@ def _save(figure: Any, path: Path) -> Path:
     from matplotlib import pyplot
 
     with replacing(path) as temporary:
-        figure.savefig(temporary, format=path.suffix[1:], dpi=150, bbox_inches="tight")
+        # "tight" cuts off whatever margin the figure has, so the border has to be given here.
+        figure.savefig(
+            temporary, format=path.suffix[1:], dpi=150, bbox_inches="tight", pad_inches=MARGIN
+        )
     pyplot.close(figure)
     return path
 

@@ -170,14 +170,17 @@ def _read_result(path: Path) -> dict[str, Any]:
 
 def _refuse_strangers(results: dict[Path, dict[str, Any]]) -> None:
     """Refuse results whose mean would mean nothing: of two set-ups, or of one job twice."""
+    if len(results) == 1:
+        return
+    settings = {path: _settings(path, content) for path, content in results.items()}
     first, *_ = results
     owners: dict[tuple[str, int], Path] = {}
     for path, content in results.items():
-        for key in ("experiment", "data", "epochs"):
-            one, other = results[first].get(key), content.get(key)
+        for key in settings[first] | settings[path]:
+            one, other = (_spoken(settings[owner], key) for owner in (first, path))
             if one != other:
                 raise UserError(
-                    f"{first} has {key}: {one} but {path} has {key}: {other}; "
+                    f"{first} has {one} but {path} has {other}; "
                     "give folders of one experiment and configuration"
                 )
         for method in content["methods"]:
@@ -187,3 +190,19 @@ def _refuse_strangers(results: dict[Path, dict[str, Any]]) -> None:
                     f"{owner} and {path} are both {method} with seed {content['seed']}; "
                     "give only one of them"
                 )
+
+
+def _settings(path: Path, content: dict[str, Any]) -> dict[str, Any]:
+    """All that results must have in common: the experiment, and the configuration beside them."""
+    beside = path.with_name("config.yaml")
+    values = configuration.saved(beside)
+    if values is None:
+        raise UserError(
+            f"{beside} cannot be read, so nothing tells whether {path} belongs to the others; "
+            "give folders as their jobs left them, or that one alone"
+        )
+    return {"experiment": content["experiment"], **values}
+
+
+def _spoken(settings: dict[str, Any], key: str) -> str:
+    return f"{key}: {settings[key]}" if key in settings else f"no {key}"
