@@ -25,6 +25,12 @@ def _like_query(query: Tensor, length: int, size: int) -> Tensor:
     return query.new_empty(batch, length, heads, size).transpose(1, 2)
 
 
+def _of_rows(query: Tensor) -> tuple[Tensor, Tensor]:
+    """Empty: the logarithm of every row's sum, in double beside large scores, and its threshold."""
+    shape = query.shape[:3]
+    return query.new_empty(shape, dtype=torch.float64), query.new_empty(shape)
+
+
 def _readable(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(-1) == 1 or tensor.size(-1) == 1 else tensor.contiguous()
 
@@ -84,7 +90,7 @@ def attention_forward(
     query, key, value = _readable(query), _readable(key), _readable(value)
     key_mask = None if key_mask is None else _readable(key_mask)
     out = _like_query(query, query.size(2), value.size(3))
-    log_sum, threshold = query.new_empty(query.shape[:3]), query.new_empty(query.shape[:3])
+    log_sum, threshold = _of_rows(query)
     options = (key_mask, causal, scale, dropout_p, seed, log_sum, threshold)
     _run(False, query, key, value, (out, None, None, None, None), *options, splits=1)
     return out, log_sum, threshold
@@ -181,7 +187,7 @@ _operators.impl("attention_backward", _attention_backward, "CPU")
 @torch.library.register_fake("onmt_evsoftmax::attention_forward", lib=_operators)
 def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     out = _like_query(query, query.size(2), value.size(3))
-    return out, query.new_empty(query.shape[:3]), query.new_empty(query.shape[:3])
+    return out, *_of_rows(query)
 
 
 @torch.library.register_fake("onmt_evsoftmax::attention_backward", lib=_operators)

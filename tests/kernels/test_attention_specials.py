@@ -63,6 +63,31 @@ def test_equal_scores_are_averaged(instruction_set):
     torch.testing.assert_close(out, value.mean(-2, keepdim=True).expand_as(out))
 
 
+@needs_kernels
+@pytest.mark.parametrize("offset", [2.0**power for power in (10, 20, 27, 28, 29, 30, 31)])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_an_offset_far_from_zero_changes_no_result(instruction_set, offset, is_causal):
+    """A query of 1 makes the scores the keys themselves, without rounding."""
+    query, value = torch.ones(1, 2, 140, 1), random(1, 2, 140, 5, seed=1)
+    # Few of the distances between keys are below 87, and some are 0.
+    key = random(1, 2, 140, 1, seed=2) * 100 + 1.5 * offset
+    mask = torch.rand(140, generator=generator(3)) < 0.7
+    mask[0] = True
+    grad = random(1, 2, 140, 5, seed=4)
+    for given in (None, mask):
+        near = (key.double() - key.max().double(), value.double())  # exact
+        leaves = [t.requires_grad_() for t in near]
+        expected = evsoftmax_attention(query.double(), *leaves, given, is_causal, 1.0)
+        grads = torch.autograd.grad(expected, leaves, grad.double())
+        leaves = [t.clone().requires_grad_() for t in (key, value)]
+        out = evsoftmax_attention(query, *leaves, given, is_causal, 1.0, way="fused")
+        torch.testing.assert_close(out.double(), expected, atol=2e-6, rtol=1e-5)
+        for got, want in zip(torch.autograd.grad(out, leaves, grad), grads, strict=True):
+            torch.testing.assert_close(got.double(), want, atol=2e-5, rtol=1e-5)
+        ones = torch.eye(140).expand(1, 2, 140, 140)
+        assert (evsoftmax_attention(query, key, ones, given, is_causal, 1.0, way="fused") >= 0).all()
+
+
 @pytest.mark.parametrize("way", ["auto", "explicit"])
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_broken_key_breaks_only_its_own_rows(way, bad):

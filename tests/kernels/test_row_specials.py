@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from compiled import with_each_instruction_set
@@ -68,6 +69,35 @@ def test_sparsemax_comes_to_an_end_with_an_entry_at_the_threshold(columns):
     p, _ = kernels.rows_forward("sparsemax", scores)
     expected, _ = kernels.rows_forward("sparsemax", scores.double())
     torch.testing.assert_close(p, expected.float(), atol=1e-7, rtol=0)
+
+
+# Around where `max - 87` falls between floats: these lie 16 to 256 apart, or doubles do.
+FAR = [(torch.float32, 2.0**power) for power in (24, 26, 27, 28, 29, 30, 31)]
+FAR += [(torch.float64, 2.0**power) for power in (55, 57, 59, 60)]
+
+
+@each
+@pytest.mark.parametrize("columns", [8, 32, 33, 65, 200])
+@pytest.mark.parametrize(("dtype", "offset"), FAR)
+def test_an_offset_far_from_zero_changes_no_probability(name, columns, dtype, offset):
+    options = [{}, {"eps": 1e-3}] if name == "evsoftmax" else [{}]
+    mask = torch.rand(12, columns, generator=generator(1)) < 0.7
+    mask[:, 0] = True
+    for sign in (1, -1):
+        scores = torch.randn(12, columns, generator=generator()) * 100
+        scores = (scores.to(dtype) + sign * 1.5 * offset).to(dtype)
+        for given in (None, mask):
+            valid = torch.ones_like(mask) if given is None else given
+            near = scores.double() - scores.amax(-1, keepdim=True).double()  # exact
+            for option in options:
+                p, support = kernels.rows_forward(name, scores, given, **option)
+                assert (p >= 0).all()
+                assert (p[~valid] == 0).all()
+                for v, m, q, s in zip(near.numpy(), valid, p, support, strict=True):
+                    expected, expected_support = REFERENCE[name](v[m.numpy()], **option)
+                    np.testing.assert_allclose(q[m].double(), expected, rtol=3e-6, atol=1e-6)
+                    if name == "evsoftmax":
+                        assert s[m].tolist() == expected_support.tolist()
 
 
 @each
