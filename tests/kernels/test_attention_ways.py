@@ -74,6 +74,18 @@ def test_custom_scale_and_empty_tensors():
     assert (evsoftmax_attention(query, key[:, :, :0], value[:, :, :0]) == 0).all()
 
 
+@needs_kernels
+def test_gradients_of_empty_values_are_zero(instruction_set):
+    leaves = [random(1, 2, 40, size, seed=i).requires_grad_() for i, size in enumerate((16, 16, 0))]
+    big = [random(1, 2, 40, 16, seed=i).requires_grad_() for i in range(3)]
+    # What this leaves behind in memory must not come up as a gradient.
+    (evsoftmax_attention(*big, way="fused") * 1e6).square().sum().backward()
+    out = evsoftmax_attention(*leaves, way="fused")
+    assert out.shape == (1, 2, 40, 0)
+    for grad in torch.autograd.grad(out.sum(), leaves):
+        assert (grad == 0).all()
+
+
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [

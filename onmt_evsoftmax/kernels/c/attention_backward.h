@@ -51,6 +51,7 @@ INLINE void dot_vectors(const int vectors, int count, const uint8_t *at, const f
 static __attribute__((noinline)) void dot_rows(int count, const uint8_t *at, const float *a,
                                                const float *rows, int64_t stride,
                                                float *products) {
+    if (!stride) memset(products, 0, (size_t)ROUNDED(count, LANES) * sizeof(float));
     for (int64_t d = 0; d < stride; d += 8 * LANES) {
         switch ((stride - d) / LANES) {
         case 1: dot_vectors(1, count, at, a + d, rows + d, stride, d > 0, products); break;
