@@ -49,7 +49,7 @@ def evsoftmax_attention(
     dropped follows from one number drawn from ``generator``, and is the same in every way to
     compute. ``way`` forces one of ``fused``, ``flex`` and ``explicit``, or says why it cannot.
 
-    Autocast changes nothing but tensors of different types, which take its type.
+    Autocast changes nothing for tensors of one type; those of different types take its type.
     """
     if not query.dtype == key.dtype == value.dtype and autocasts(query):
         query, key, value = _in_type_of_autocast(query, key, value)

@@ -71,9 +71,9 @@ def test_sparsemax_comes_to_an_end_with_an_entry_at_the_threshold(columns):
     torch.testing.assert_close(p, expected.float(), atol=1e-7, rtol=0)
 
 
-# Around where `max - 87` falls between floats: these lie 16 to 256 apart, or doubles do.
-FAR = [(torch.float32, 2.0**power) for power in (24, 26, 27, 28, 29, 30, 31)]
-FAR += [(torch.float64, 2.0**power) for power in (55, 57, 59, 60)]
+# Around where `max - 87` falls between floats: these lie 2 to 256 apart, and so do doubles.
+FAR = [(torch.float32, 2.0**power) for power in (24, 27, 28, 29, 30, 31)]
+FAR += [(torch.float64, 2.0**power) for power in (57, 60)]
 
 
 @each
@@ -81,10 +81,10 @@ FAR += [(torch.float64, 2.0**power) for power in (55, 57, 59, 60)]
 @pytest.mark.parametrize(("dtype", "offset"), FAR)
 def test_an_offset_far_from_zero_changes_no_probability(name, columns, dtype, offset):
     options = [{}, {"eps": 1e-3}] if name == "evsoftmax" else [{}]
-    mask = torch.rand(12, columns, generator=generator(1)) < 0.7
+    mask = torch.rand(6, columns, generator=generator(1)) < 0.7
     mask[:, 0] = True
     for sign in (1, -1):
-        scores = torch.randn(12, columns, generator=generator()) * 100
+        scores = torch.randn(6, columns, generator=generator()) * 100
         scores = (scores.to(dtype) + sign * 1.5 * offset).to(dtype)
         for given in (None, mask):
             valid = torch.ones_like(mask) if given is None else given
