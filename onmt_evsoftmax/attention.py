@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from onmt_evsoftmax import kernels
-from onmt_evsoftmax.attention_ways import HALF, Fused, explicit, through_flex
+from onmt_evsoftmax.attention_ways import HALF, Fused, autocasts, explicit, through_flex
 from onmt_evsoftmax.kernels import flex
 from onmt_evsoftmax.rows import apply, fits
 
@@ -48,7 +48,11 @@ def evsoftmax_attention(
     ``dropout_p`` drops probabilities always (as torch's does: pass 0 when evaluating); what is
     dropped follows from one number drawn from ``generator``, and is the same in every way to
     compute. ``way`` forces one of ``fused``, ``flex`` and ``explicit``, or says why it cannot.
+
+    Autocast changes nothing for tensors of one type; those of different types take its type.
     """
+    if not query.dtype == key.dtype == value.dtype and autocasts(query):
+        query, key, value = _in_type_of_autocast(query, key, value)
     leading = _check(query, key, value, mask, dropout_p, way)
     if scale is None:
         scale = 1.0 / math.sqrt(query.size(-1)) if query.size(-1) else 1.0
@@ -57,8 +61,10 @@ def evsoftmax_attention(
         device = None if generator is None else generator.device
         seed = torch.randint(2**62, (), generator=generator, device=device)
     key_mask = _as_key_mask(mask)
-    way = _choose(way, query, value, mask, key_mask, dropout_p)
+    way = _choose(way, query, key, value, mask, key_mask, dropout_p)
     if way == "explicit":
+        if mask is not None or seed is not None:  # which may differ where only the values do
+            query = query.expand(*leading, *query.shape[-2:])
         return explicit(query, key, value, mask, is_causal, scale, dropout_p, seed)
     if not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
         query, key, value = (t.expand(*leading, *t.shape[-2:]) for t in (query, key, value))
@@ -87,6 +93,13 @@ def _fused(*arguments: Any) -> Tensor:
     return apply(Fused, *arguments)[0]
 
 
+def _in_type_of_autocast(*tensors: Tensor) -> list[Tensor]:
+    """As torch's own attention does: all but float64."""
+    dtype = torch.get_autocast_dtype(tensors[0].device.type)
+    cast = (t.is_floating_point() and t.dtype != torch.float64 for t in tensors)
+    return [t.to(dtype) if do else t for t, do in zip(tensors, cast, strict=True)]
+
+
 def _check(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, way: str
 ) -> torch.Size:
@@ -109,11 +122,13 @@ def _check(
         raise ValueError(f"dropout_p must be at least 0 and below 1, not {dropout_p}")
     leading = query.shape[:-2]
     if not leading == key.shape[:-2] == value.shape[:-2]:
-        leading = torch.broadcast_shapes(leading, key.shape[:-2], value.shape[:-2])
+        leading = _broadcast(leading, key.shape[:-2], value.shape[:-2])
     if mask is None:
         return leading
     if mask.dtype != torch.bool and not mask.is_floating_point():
         raise TypeError(f"mask must be boolean (True = takes part) or a bias, not {mask.dtype}")
+    if mask.dtype == torch.float64 != query.dtype:
+        raise TypeError(f"a bias of float64 needs a query of float64, not {query.dtype}")
     whole = torch.Size((*leading, query.size(-2), key.size(-2)))
     if not fits(mask.shape, whole):
         raise ValueError(
@@ -122,9 +137,22 @@ def _check(
     return leading
 
 
+def _broadcast(*shapes: torch.Size) -> torch.Size:
+    """The common dimensions before (length, size)."""
+    try:
+        return torch.broadcast_shapes(*shapes)
+    except RuntimeError:
+        found = ", ".join(str(tuple(shape)) for shape in shapes)
+        raise ValueError(
+            f"the dimensions of query, key and value before (length, size), {found}, do not "
+            "broadcast; heads that share keys and values must repeat them"
+        ) from None
+
+
 def _choose(
     way: str,
     query: Tensor,
+    key: Tensor,
     value: Tensor,
     mask: Tensor | None,
     key_mask: Tensor | None,
@@ -134,7 +162,7 @@ def _choose(
     if way == "explicit":
         return way
     if way == "flex" or (way == "auto" and query.is_cuda):
-        wanted, obstacle = "flex", flex.why_not(query, value, mask, key_mask, dropout_p)
+        wanted, obstacle = "flex", flex.why_not(query, key, value, mask, key_mask, dropout_p)
     else:
         # FlexAttention is for GPUs; on a CPU it is there to be tested.
         wanted, obstacle = "fused", _why_not_fused(query, value, mask, key_mask)
@@ -151,6 +179,8 @@ def _as_key_mask(mask: Tensor | None) -> Tensor | None:
         return None
     if mask.dim() < 2:
         return mask.reshape(-1)
+    if mask.size(-2) == 0:  # without queries, all masks are the same
+        return mask.any(-2)
     return mask.select(-2, 0) if mask.size(-2) == 1 or mask.stride(-2) == 0 else None
 
 

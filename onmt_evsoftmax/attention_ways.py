@@ -5,6 +5,7 @@ Shapes: query (…, L, E), key (…, S, E), value (…, S, V); a mask is True wh
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -25,6 +26,8 @@ def through_flex(
     scale: float,
 ) -> Tensor:
     """FlexAttention, and head by head the explicit way where it lost rows to rounding."""
+    if key_mask is not None:
+        key, value = _cleared(key_mask.unsqueeze(-2), key, value)
     out, lost = flex.attention(query, key, value, key_mask, is_causal, scale)
     heads = lost.any(-1).nonzero().tolist()
     if not heads:
@@ -37,17 +40,44 @@ def through_flex(
     return whole
 
 
+def autocasts(tensor: Tensor) -> bool:
+    """Whether autocast is on for the device of the tensor; a meta tensor's has none."""
+    return not tensor.is_meta and torch.is_autocast_enabled(tensor.device.type)
+
+
+def _as_given(tensor: Tensor) -> AbstractContextManager[Any]:
+    """No autocast: it would compute the scores, and so the thresholds, in half precision."""
+    if autocasts(tensor):
+        return torch.autocast(tensor.device.type, enabled=False)
+    return nullcontext()
+
+
+def _split(
+    mask: Tensor | None, is_causal: bool, query: Tensor, key: Tensor
+) -> tuple[Tensor | None, Tensor | None]:
+    """(bias, allowed): what is added to the scores, and which (…, L, S) count (True); or None."""
+    bias, allowed = (None, mask) if mask is None or mask.dtype == torch.bool else (mask, None)
+    if is_causal:
+        sizes = (query.size(-2), key.size(-2))
+        causal = torch.ones(sizes, dtype=torch.bool, device=query.device).tril()
+        allowed = causal if allowed is None else allowed & causal
+    return bias, allowed
+
+
+def _cleared(allowed: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Keys or values (…, S, size), 0 where no query may see them: 0 · NaN would be NaN."""
+    if allowed is None:
+        return tensors
+    seen = allowed.any(-2) if allowed.dim() > 1 else allowed
+    return tuple(torch.where(seen.unsqueeze(-1), tensor, 0.0) for tensor in tensors)
+
+
 def _probabilities(
-    query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool, scale: float
+    query: Tensor, key: Tensor, bias: Tensor | None, allowed: Tensor | None, scale: float
 ) -> Tensor:
     """The whole matrix of attention (…, L, S)."""
     scores = (query * scale) @ key.transpose(-2, -1)
-    if mask is not None and mask.dtype != torch.bool:
-        scores, mask = scores + mask, None
-    if is_causal:
-        causal = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-        mask = causal if mask is None else mask & causal
-    return functional.evsoftmax(scores, mask)
+    return functional.evsoftmax(scores if bias is None else scores + bias, allowed)
 
 
 def _dropped(p: Tensor, dropout_p: float, seed: Tensor | None) -> Tensor | float:
@@ -73,8 +103,11 @@ def explicit(
     dtype = query.dtype
     if dtype in HALF:  # the threshold must not be rounded to half precision
         query, key, value = query.float(), key.float(), value.float()
-    p = _probabilities(query, key, mask, is_causal, scale)
-    return ((p * _dropped(p, dropout_p, seed)) @ value).to(dtype)
+    with _as_given(query):
+        bias, allowed = _split(mask, is_causal, query, key)
+        key, value = _cleared(allowed, key, value)
+        p = _probabilities(query, key, bias, allowed, scale)
+        return ((p * _dropped(p, dropout_p, seed)) @ value).to(dtype)
 
 
 def _explicit_gradients(
@@ -89,15 +122,18 @@ def _explicit_gradients(
     seed: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What the kernel's backward pass computes, in steps that torch can differentiate."""
-    p = _probabilities(query, key, mask, is_causal, scale)
-    factor = _dropped(p, dropout_p, seed)
-    grad_p = (grad @ value.transpose(-2, -1)) * factor
-    grad_scores = p * (grad_p - (p * grad_p).sum(-1, keepdim=True)) * scale
-    return (
-        grad_scores @ key,
-        grad_scores.transpose(-2, -1) @ query,
-        (p * factor).transpose(-2, -1) @ grad,
-    )
+    with _as_given(query):
+        bias, allowed = _split(mask, is_causal, query, key)
+        key, value = _cleared(allowed, key, value)
+        p = _probabilities(query, key, bias, allowed, scale)
+        factor = _dropped(p, dropout_p, seed)
+        grad_p = (grad @ value.transpose(-2, -1)) * factor
+        grad_scores = p * (grad_p - (p * grad_p).sum(-1, keepdim=True)) * scale
+        return (
+            grad_scores @ key,
+            grad_scores.transpose(-2, -1) @ query,
+            (p * factor).transpose(-2, -1) @ grad,
+        )
 
 
 class Fused(torch.autograd.Function):
@@ -133,6 +169,11 @@ class Fused(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
         """One more batch dimension is a larger batch."""
+        if in_dims[7] is not None:
+            raise ValueError(
+                "the attention kernel drops by one seed for the whole batch: use "
+                'vmap(randomness="same"), or way="explicit"'
+            )
 
         def larger(tensor: Tensor | None, axis: int | None) -> Tensor | None:
             if tensor is None:

@@ -11,6 +11,7 @@ Every function here is ``f(scores, mask=None, dim=-1, …)`` and keeps one contr
 - Half precision is computed in float32 and returned in the input's type.
 - ``return_support=True`` also returns a boolean mask of the entries with non-zero probability. It
   is not ``p > 0``: a supported entry may be too small for the floating-point type.
+- Derivatives are taken backward, to any order; forward mode (``torch.func.jvp``) there is none.
 
 Below, K is the number of valid entries of a row and v̄ their mean.
 """
@@ -249,8 +250,8 @@ def _check(scores: Tensor, mask: Tensor | None, dim: int) -> Tensor | None:
 
 
 def _check_eps(eps: float) -> None:
-    if not eps >= 0:
-        raise ValueError(f"eps must be 0 (exact) or positive, not {eps}")
+    if not 0 <= eps < math.inf:
+        raise ValueError(f"eps must be 0 (exact) or positive and finite, not {eps}")
 
 
 def _widen(scores: Tensor) -> Tensor:

@@ -16,6 +16,9 @@ from torch import Tensor
 
 from onmt_evsoftmax import kernels
 
+#: Of float32: denormal below, and above a long row of them may not have a sum.
+SMALLEST_EPS, LARGEST_EPS = torch.finfo(torch.float32).tiny, 1e30
+
 
 def fits(shape: torch.Size, whole: torch.Size) -> bool:
     """Whether a tensor of ``shape`` broadcasts to ``whole``.
@@ -88,16 +91,21 @@ class Exponential(torch.autograd.Function):
 
     @staticmethod
     def kernel(eps: float | None) -> str | None:
-        """The kernel that computes the same, if there is one."""
-        return None if eps is None else "evsoftmax"
+        """The kernel that computes the same, if there is one.
+
+        It multiplies with eps in float32, and adds up; in logarithms any eps will do.
+        """
+        within = eps is not None and (eps == 0 or SMALLEST_EPS <= eps <= LARGEST_EPS)
+        return "evsoftmax" if within else None
 
     @staticmethod
     def forward(
         scores: Tensor, eps: float | None, mask: Tensor | None, dim: int, want_support: bool
     ) -> tuple[Tensor, Tensor | None]:
-        if eps is not None:
+        kernel = Exponential.kernel(eps)
+        if kernel is not None:
             fast = kernels.rows_forward(
-                "evsoftmax", scores, mask, dim, eps=eps, want_support=want_support
+                kernel, scores, mask, dim, eps=eps or 0.0, want_support=want_support
             )
             if fast is not None:
                 return fast

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "SHAPES", ((8, 32), (4, 1024)))
     monkeypatch.setattr(attention, "SHAPES", ((2, 2, 16),))
     monkeypatch.setattr(attention, "DENSITIES", (0.2,))
-    monkeypatch.setattr(attention, "density_cases", lambda: [])
+    monkeypatch.setattr(attention, "DENSITY_SHAPE", (1, 2, 64))
     monkeypatch.setattr(scaling, "LENGTHS", (1024, 2048))
 
 
@@ -75,7 +76,7 @@ def test_densities_are_what_they_say(density):
 @pytest.mark.usefixtures("tiny")
 def test_the_command_measures_prints_and_writes(tmp_path, capsys):
     data, plot, page = tmp_path / "bench.json", tmp_path / "growth.png", tmp_path / "bench.md"
-    parts = ["rows", "attention", "length"]
+    parts = ["rows", "attention", "density", "length"]
     outputs = [word for path in (data, plot, page) for word in ("-o", str(path))]
     assert command.main(["--only", *parts, "--seconds", "0", *outputs]) == 0
     assert capsys.readouterr().out == ""
@@ -88,6 +89,9 @@ def test_the_command_measures_prints_and_writes(tmp_path, capsys):
     assert names >= {"evsoftmax", "evsoftmax, masked", "sparsemax", "entmax15", *rows.LIBRARY}
     cases = [record["case"] for record in stored["results"] if record["part"] == "attention"]
     assert {case.split(" ", 1)[1] for case in cases} == set(attention.MASKS)
+    (density,) = (record for record in stored["results"] if record["part"] == "density")
+    assert density["case"] == "1,2,64 no mask, density 0.2"
+    assert density["note"].startswith("keeps 0.")
     for record in stored["results"]:
         assert record["forward"] > 0
         assert record["both"] > 0
@@ -101,6 +105,61 @@ def test_the_command_prints_text_or_json(capsys):
     assert "rows: normalizers against torch.softmax" in capsys.readouterr().out
     assert command.main(["--only", "rows", "--seconds", "0", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["results"]) == 12
+
+
+@pytest.mark.usefixtures("tiny")
+def test_json_is_printed_beside_files_that_are_written(tmp_path, capsys):
+    page = tmp_path / "bench.md"
+    assert command.main(["--only", "rows", "--seconds", "0", "--json", "-o", str(page)]) == 0
+    assert len(json.loads(capsys.readouterr().out)["results"]) == 12
+    assert "as a ratio to torch.softmax" in page.read_text()
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("error", [KeyboardInterrupt, UserError])
+def test_what_was_measured_before_an_interruption_is_reported(tmp_path, monkeypatch, error):
+    def interrupted(*_):
+        raise error
+
+    monkeypatch.setitem(
+        command.PARTS, "length", command.PARTS["length"]._replace(measure=interrupted)
+    )
+    data, plot = tmp_path / "bench.json", tmp_path / "growth.png"
+    arguments = ["--only", "density", "length", "--seconds", "0", "-o", str(data), "-o", str(plot)]
+    with pytest.raises(error):
+        command.main(arguments)
+    assert [r["part"] for r in json.loads(data.read_text())["results"]] == ["density"]
+    assert not plot.exists()
+
+
+def test_processes_take_the_threads_that_are_asked_for(monkeypatch):
+    seen = []
+
+    def run(arguments, env, **_):
+        seen.append(env["OMP_NUM_THREADS"])
+        return subprocess.CompletedProcess(arguments, 0, "[2, 4]", "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert len(list(scaling.measure_memory(512, 0.0, 0))) == 2
+    assert endtoend._run(Path(), "onmt_train", []) == "[2, 4]"
+    assert seen == ["3"] * 4
+
+
+def test_end_to_end_takes_turns_in_going_first(monkeypatch):
+    order = []
+    monkeypatch.setattr(endtoend, "_write_corpus", lambda *_: None)
+    monkeypatch.setattr(endtoend, "_train", lambda _, name, __: order.append(name) or 1.0)
+    list(endtoend.measure("train", 0.0, 0))
+    ours, peer = endtoend.OURS, endtoend.PEER
+    assert order == [peer, ours, ours, peer, peer, ours]
+
+
+def test_a_program_that_fails_without_a_word_is_reported(monkeypatch):
+    silent = subprocess.CompletedProcess([], 1, "", "")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: silent)
+    with pytest.raises(UserError, match="onmt_train failed: it did not say why"):
+        endtoend._run(Path(), "onmt_train", [])
 
 
 def test_markdown_has_a_line_per_case_and_shows_what_is_missed():
@@ -137,17 +196,20 @@ def test_peak_memory_is_that_of_the_matrix():
         (["--only", "rows", "-o", "plot.png"], "nothing to plot"),
         (["-o", "plot.xls"], "the ending must be one of"),
         (["--threads", "0"], "at least 1"),
+        (["--seconds", "inf"], "not negative"),
+        (["--seconds", "nan"], "not negative"),
+        ([], "install OpenNMT-py"),
+        ([], "needs Linux's /proc"),
     ],
 )
-def test_refusals_come_before_the_measuring(arguments, says):
+def test_refusals_come_before_the_measuring(arguments, says, tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "measure", None)
+    if "OpenNMT" in says:
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    if "/proc" in says:
+        monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(UserError, match=says):
         command.main(arguments)
-
-
-def test_end_to_end_says_what_is_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(UserError, match="install OpenNMT-py"):
-        endtoend._train(tmp_path, endtoend.PEER, 0)
 
 
 def test_help_names_the_parts():

@@ -1,5 +1,5 @@
 """Speed and memory as ratios against named peers: ``python -m onmt_evsoftmax bench``.
 
-What is compared takes turns in one process, and medians are divided: absolute times of a shared
-machine mean nothing.
+What is compared takes turns, and medians are divided: absolute times of a shared machine mean
+nothing.
 """

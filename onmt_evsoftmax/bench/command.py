@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -25,11 +26,15 @@ from onmt_evsoftmax.outputs import (
 
 
 class Part(NamedTuple):
-    """Cases, and what measures one of them: (case, seconds, seed) → results."""
+    """Cases, and what measures one of them: (case, seconds, seed) → results.
+
+    ``check`` refuses, by a UserError, a part that cannot be measured here.
+    """
 
     cases: Callable[[], Sequence[Any]]
     measure: Callable[[Any, float, int], Iterator[Result]]
     what: str
+    check: Callable[[], None] = lambda: None
 
 
 PARTS = {
@@ -37,13 +42,24 @@ PARTS = {
     "attention": Part(attention.cases, attention.measure, "attention against SDPA"),
     "density": Part(attention.density_cases, attention.measure, "the same where few keys are kept"),
     "length": Part(scaling.cases, scaling.measure, "time against length, up to 8192"),
-    "memory": Part(scaling.cases, scaling.measure_memory, "peak memory against length"),
-    "endtoend": Part(endtoend.cases, endtoend.measure, "onmt_train, onmt_translate: tokens/s"),
+    "memory": Part(
+        scaling.cases,
+        scaling.measure_memory,
+        "peak memory against length",
+        scaling.check_memory,
+    ),
+    "endtoend": Part(
+        endtoend.cases,
+        endtoend.measure,
+        "onmt_train, onmt_translate: tokens/s",
+        endtoend.check,
+    ),
 }
 
 
-_ABOUT = """Speed and memory as ratios against named peers: all take turns in one process, and
-medians are divided. A target stands in parentheses, ! marks one that is missed."""
+_ABOUT = """Speed and memory as ratios against named peers: all take turns, in one process (memory
+and OpenNMT-py's commands in processes of their own), and medians are divided. A target stands in
+parentheses, ! marks one that is missed. What was measured before an interruption is reported."""
 
 _EPILOG = f"""parts:
 {chr(10).join(f"  {name:<10} {part.what}" for name, part in PARTS.items())}
@@ -54,6 +70,9 @@ example (keep the machine idle):
 """
 
 _TEXTS = (".txt", ".md", ".json")
+
+#: The parts that a figure shows.
+PLOTTED = {"length", "memory"}
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -73,44 +92,62 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, then print the tables or write what is asked for."""
     arguments = make_parser().parse_args(argv)
-    if arguments.seconds < 0 or (arguments.threads is not None and arguments.threads < 1):
-        raise UserError("bench: --seconds must not be negative, and --threads at least 1")
+    if not 0 <= arguments.seconds < math.inf:
+        raise UserError("bench: --seconds must be a number that is not negative")
+    if arguments.threads is not None and arguments.threads < 1:
+        raise UserError("bench: --threads must be at least 1")
     chosen = [name for name in PARTS if arguments.only is None or name in arguments.only]
     check_outputs(arguments.output, (*_TEXTS, *FIGURES))
     plots = any(ending(path) in FIGURES for path in arguments.output)
-    if plots and not {"length", "memory"} & set(chosen):
+    if plots and not PLOTTED & set(chosen):
         raise UserError("bench: nothing to plot; a figure needs the parts length or memory")
+    for name in chosen:
+        PARTS[name].check()
     before = torch.get_num_threads()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
+    where = report.machine()
+    results: list[Result] = []
     try:
-        where = report.machine()
-        results = measure(chosen, arguments.seconds, arguments.seed)
+        for result in measure(chosen, arguments.seconds, arguments.seed):
+            results.append(result)
     finally:
         torch.set_num_threads(before)
-    titles = {name: PARTS[name].what for name in chosen}
+        if results:
+            _write(results, where, arguments.output, arguments.json)
+    return 0
+
+
+def _write(
+    results: Sequence[Result], where: dict[str, Any], paths: Sequence[str], as_json: bool
+) -> None:
+    """What was measured, to files or as text, and as JSON if that is asked for."""
+    measured = {result.part for result in results}
+    titles = {name: part.what for name, part in PARTS.items() if name in measured}
     texts = {
         ".txt": report.text(results, where, titles),
         ".md": report.markdown(results, where, titles),
         ".json": report.as_json(results, where),
     }
     outputs: dict[str, str | Writer] = {}
-    for path in arguments.output:
+    for path in paths:
         kind = ending(path)
-        outputs[path] = texts.get(kind) or partial(report.draw, results, kind=kind.lstrip("."))
+        if kind in texts:
+            outputs[path] = texts[kind]
+        elif measured & PLOTTED:  # not yet, if the measuring was interrupted
+            outputs[path] = partial(report.draw, results, kind=kind.lstrip("."))
     write_outputs(outputs)
-    if not arguments.output:
-        print(texts[".json" if arguments.json else ".txt"], end="")
-    return 0
+    if as_json:
+        print(texts[".json"], end="")
+    elif not paths:
+        print(texts[".txt"], end="")
 
 
-def measure(chosen: Sequence[str], seconds: float, seed: int) -> list[Result]:
+def measure(chosen: Sequence[str], seconds: float, seed: int) -> Iterator[Result]:
     """All results of the chosen parts, with a progress bar on stderr."""
     work = [(name, case) for name in chosen for case in PARTS[name].cases()]
-    results: list[Result] = []
     with tqdm(total=len(work), file=sys.stderr, unit="case", disable=None) as bar:
         for name, case in work:
             bar.set_postfix_str(f"{name} {case}")
-            results += PARTS[name].measure(case, seconds, seed)
+            yield from PARTS[name].measure(case, seconds, seed)
             bar.update()
-    return results

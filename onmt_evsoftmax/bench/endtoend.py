@@ -1,12 +1,11 @@
 """``onmt_train`` and ``onmt_translate`` with ev-softmax against stock softmax: tokens per second.
 
-The stock commands run in turns on a generated corpus, each several times; what they report of their
-speed is read from their logs.
+The stock commands run in turns on a generated corpus, each several times; which goes first
+alternates. What they report of their speed is read from their logs.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import statistics
@@ -16,9 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
-
-from onmt_evsoftmax.bench.timing import Result
+from onmt_evsoftmax.bench.timing import Result, environment, last_line
 from onmt_evsoftmax.console import UserError
 
 PEER = "stock softmax"
@@ -63,6 +60,16 @@ def cases() -> list[str]:
     return ["train", "translate"]
 
 
+def check() -> None:
+    """Refuse the part endtoend where OpenNMT-py's commands are missing."""
+    for command in ("onmt_train", "onmt_translate"):
+        if not _program(command).exists():
+            raise UserError(
+                f"bench: {command} is not beside this Python; install OpenNMT-py and this package "
+                "into its environment, or leave the part endtoend out with --only"
+            )
+
+
 def measure(case: str, seconds: float, seed: int) -> Iterator[Result]:
     """Both normalizers in turns until ``seconds`` are over, three times each at least."""
     with tempfile.TemporaryDirectory(prefix="evsoftmax-bench-") as name:
@@ -72,9 +79,11 @@ def measure(case: str, seconds: float, seed: int) -> Iterator[Result]:
             _train(folder, PEER, seed)
         run = _train if case == "train" else _translate
         speeds: dict[str, list[float]] = {PEER: [], OURS: []}
+        turn = list(speeds)
         for _ in range(max(3, min(9, int(seconds)))):
-            for normalizer, found in speeds.items():
-                found.append(run(folder, normalizer, seed))
+            for normalizer in turn:
+                speeds[normalizer].append(run(folder, normalizer, seed))
+            turn.reverse()  # the first may find the machine cooler, the second warmer caches
     medians = {name: statistics.median(found) for name, found in speeds.items()}
     yield Result(
         part="endtoend",
@@ -105,23 +114,20 @@ def _write_corpus(folder: Path, seed: int) -> None:
     (folder / "train.yaml").write_text(TRAIN)
 
 
+def _program(command: str) -> Path:
+    return Path(sys.executable).with_name(command)
+
+
 def _run(folder: Path, command: str, arguments: list[str]) -> str:
-    program = Path(sys.executable).with_name(command)
-    if not program.exists():
-        raise UserError(
-            f"bench: {command} is not beside this Python; install OpenNMT-py and this package into "
-            "its environment, or leave the part endtoend out with --only"
-        )
-    threads = {"OMP_NUM_THREADS": str(torch.get_num_threads())}
     done = subprocess.run(
-        [str(program), *arguments],
+        [str(_program(command)), *arguments],
         cwd=folder,
         capture_output=True,
         text=True,
-        env={**os.environ, **threads},
+        env=environment(),
     )
     if done.returncode:
-        raise UserError(f"bench: {command} failed: {done.stderr.strip().splitlines()[-1]}")
+        raise UserError(f"bench: {command} failed: {last_line(done.stderr)}")
     return done.stdout + done.stderr
 
 

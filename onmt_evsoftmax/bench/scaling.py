@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from onmt_evsoftmax.attention import evsoftmax_attention
-from onmt_evsoftmax.bench.timing import Result, compare, ratios
+from onmt_evsoftmax.bench.timing import Result, compare, environment, last_line, ratios
 from onmt_evsoftmax.console import UserError
 
 PEER = "torch SDPA"
@@ -60,20 +60,25 @@ def measure(length: int, seconds: float, seed: int) -> Iterator[Result]:
     yield from ratios(times, PEER, "length", f"1,{HEADS},{length}")
 
 
+def check_memory() -> None:
+    """Refuse the part memory where it cannot be measured."""
+    if not os.access("/proc/self/clear_refs", os.W_OK):
+        raise UserError("bench: the part memory needs Linux's /proc; leave it out with --only")
+
+
 def measure_memory(length: int, seconds: float, seed: int) -> Iterator[Result]:
     """Peak extra memory at one length; ``seconds`` do not matter."""
-    if not Path("/proc/self/clear_refs").exists():
-        raise UserError("bench: the part memory needs Linux's /proc; leave it out with --only")
     found = {}
+    settings = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
     for name in _ways(length):
         done = subprocess.run(
             [sys.executable, "-m", "onmt_evsoftmax.bench.scaling", name, str(length), str(seed)],
             capture_output=True,
             text=True,
-            env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"},
+            env=environment(**settings),
         )
         if done.returncode:
-            raise UserError(f"bench: measuring memory of {name} failed: {done.stderr.strip()}")
+            raise UserError(f"bench: measuring memory of {name} failed: {last_line(done.stderr)}")
         found[name] = json.loads(done.stdout)
     yield from ratios(found, PEER, "memory", f"1,{HEADS},{length}", unit="memory")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
 import time
@@ -79,6 +80,16 @@ def ratios(
             target_both=target_both,
             note=note,
         )
+
+
+def environment(**settings: str) -> dict[str, str]:
+    """Of a process that is measured: with as many threads as this one has, and ``settings``."""
+    return {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads()), **settings}
+
+
+def last_line(text: str) -> str:
+    """Of what a failed program said."""
+    return (text.strip().splitlines() or ["it did not say why"])[-1]
 
 
 def interleaved(

@@ -51,14 +51,16 @@ def serves(tensor: Tensor) -> bool:
 
 
 def _traced(tensor: Tensor) -> bool:
-    """Whether the tensor has no memory to compute on, so that torch's dispatcher must see the call.
+    """Whether memory does not hold the tensor as it is: torch's dispatcher must see the call.
 
-    True while compiling, for fake tensors, and for what ``torch.func`` transformations wrap.
+    True while compiling, for fake tensors, for what ``torch.func`` transformations wrap, and for
+    views that negate (the imaginary part of a conjugate).
     """
     return (
         torch.compiler.is_compiling()
         or type(tensor) not in _PLAIN
         or not torch._C._has_storage(tensor)
+        or tensor.is_neg()
     )
 
 

@@ -14,6 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+#: Of query and value, on a GPU; the blocks that Triton multiplies are not smaller.
+SMALLEST_HEAD = 16
+
+#: Of calls, compiled each on its own.
+KINDS = 256
+
 
 def thresholds(
     query: Tensor, key: Tensor, key_mask: Tensor | None, causal: bool, scale: float
@@ -38,15 +44,27 @@ def thresholds(
 
 @functools.cache
 def _compiled() -> Callable[..., Any]:
+    """One kernel for all lengths; and more kernels than 8, after which torch would compile no more.
+
+    Another is compiled for every kind of call: masked or not, causal, with as many queries as keys,
+    with gradients, a size of 1, a scale, a type.
+    """
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention, dynamic=False)
+    kinds = torch._dynamo.config.patch(recompile_limit=KINDS)
+    return kinds(torch.compile(flex_attention, dynamic=True))
 
 
 def why_not(
-    query: Tensor, value: Tensor, mask: Tensor | None, key_mask: Tensor | None, dropout_p: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    key_mask: Tensor | None,
+    dropout_p: float,
 ) -> str | None:
     """What stands against FlexAttention, or None."""
+    tensors = (query, key, value)
     if mask is not None and key_mask is None:
         return "the mask differs between queries, or is a bias"
     if dropout_p > 0:
@@ -55,9 +73,11 @@ def why_not(
         return "FlexAttention takes (batch, heads, length, size)"
     if query.dtype == torch.float64:
         return "FlexAttention computes in float32"
-    if query.device.type == "cpu" and torch.is_grad_enabled() and query.requires_grad:
+    if query.is_cpu and torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return "FlexAttention has no backward pass on a CPU"
-    if 0 in query.shape or 0 in value.shape:
+    if query.is_cuda and min(query.size(-1), value.size(-1)) < SMALLEST_HEAD:
+        return f"FlexAttention takes heads of at least {SMALLEST_HEAD} dimensions on a GPU"
+    if any(0 in t.shape for t in tensors):
         return "FlexAttention takes no empty tensors"
     return None
 
@@ -77,6 +97,8 @@ def attention(
     caller computes such rows by another way. ``run`` is FlexAttention, by default compiled.
     """
     batch, heads, _, _ = query.shape
+    if not torch.is_grad_enabled():  # FlexAttention looks at the tensors only, and refuses
+        query, key, value = query.detach(), key.detach(), value.detach()
     with torch.no_grad():
         if key_mask is not None:
             key_mask = key_mask.expand(batch, heads, key.size(-2))

@@ -25,7 +25,15 @@ def _like_query(query: Tensor, length: int, size: int) -> Tensor:
     return query.new_empty(batch, length, heads, size).transpose(1, 2)
 
 
+def _of_rows(query: Tensor) -> tuple[Tensor, Tensor]:
+    """Empty: the logarithm of every row's sum, in double beside large scores, and its threshold."""
+    shape = query.shape[:3]
+    return query.new_empty(shape, dtype=torch.float64), query.new_empty(shape)
+
+
 def _readable(tensor: Tensor) -> Tensor:
+    """With its numbers where and as they are in memory: one after the other, none negated."""
+    tensor = tensor.resolve_neg()
     return tensor if tensor.stride(-1) == 1 or tensor.size(-1) == 1 else tensor.contiguous()
 
 
@@ -84,7 +92,7 @@ def attention_forward(
     query, key, value = _readable(query), _readable(key), _readable(value)
     key_mask = None if key_mask is None else _readable(key_mask)
     out = _like_query(query, query.size(2), value.size(3))
-    log_sum, threshold = query.new_empty(query.shape[:3]), query.new_empty(query.shape[:3])
+    log_sum, threshold = _of_rows(query)
     options = (key_mask, causal, scale, dropout_p, seed, log_sum, threshold)
     _run(False, query, key, value, (out, None, None, None, None), *options, splits=1)
     return out, log_sum, threshold
@@ -107,6 +115,7 @@ def attention_backward(
     """Gradients of query, key and value."""
     query, key, value = _readable(query), _readable(key), _readable(value)
     grad, out = _readable(grad), _readable(out)
+    log_sum, threshold = log_sum.contiguous(), threshold.contiguous()
     key_mask = None if key_mask is None else _readable(key_mask)
     grad_query = _like_query(query, query.size(2), query.size(3))
     # Fewer heads than threads: the queries of a head are split, and what each part finds is added.
@@ -140,7 +149,14 @@ _operators.define(
 )
 
 
-def _check(query: Tensor, key: Tensor, value: Tensor, key_mask: Tensor | None) -> None:
+def _check(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_mask: Tensor | None,
+    dropout_p: float,
+    seed: Tensor | None,
+) -> None:
     """Operators are within everybody's reach: check what the functions' callers have checked."""
     tensors = (query, key, value)
     fit = (
@@ -156,22 +172,42 @@ def _check(query: Tensor, key: Tensor, value: Tensor, key_mask: Tensor | None) -
             f"mask boolean (B, H, S); they are {[tuple(t.shape) for t in tensors]}"
             + ("" if key_mask is None else f" and {tuple(key_mask.shape)}")
         )
+    if not 0.0 <= dropout_p < 1.0 or (dropout_p > 0 and seed is None):
+        raise ValueError(f"dropout_p must be at least 0 and below 1, with a seed, not {dropout_p}")
 
 
 def _attention_forward(
-    query: Tensor, key: Tensor, value: Tensor, key_mask: Tensor | None, *rest: Any
+    query: Tensor, key: Tensor, value: Tensor, key_mask: Tensor | None, *options: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    _check(query, key, value, key_mask)
-    return attention_forward(query, key, value, key_mask, *rest)
+    _check(query, key, value, key_mask, *options[2:])
+    return attention_forward(query, key, value, key_mask, *options)
 
 
 def _attention_backward(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, key_mask: Tensor | None, *rest: Any
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_mask: Tensor | None,
+    out: Tensor,
+    log_sum: Tensor,
+    threshold: Tensor,
+    *options: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    _check(query, key, value, key_mask)
-    if grad.shape != (*query.shape[:3], value.size(3)):
-        raise ValueError(f"the gradient {tuple(grad.shape)} is not that of attention's result")
-    return attention_backward(grad, query, key, value, key_mask, *rest)
+    _check(query, key, value, key_mask, *options[2:])
+    rows = query.shape[:3]
+    for name, tensor, shape, dtype in (
+        ("grad", grad, (*rows, value.size(3)), torch.float32),
+        ("out", out, (*rows, value.size(3)), torch.float32),
+        ("log_sum", log_sum, rows, torch.float64),
+        ("threshold", threshold, rows, torch.float32),
+    ):
+        if (tensor.shape, tensor.dtype) != (shape, dtype):
+            raise ValueError(
+                f"{name} must be {dtype} {tuple(shape)}, as attention_forward returned it, not "
+                f"{tensor.dtype} {tuple(tensor.shape)}"
+            )
+    return attention_backward(grad, query, key, value, key_mask, out, log_sum, threshold, *options)
 
 
 _operators.impl("attention_forward", _attention_forward, "CPU")
@@ -181,7 +217,7 @@ _operators.impl("attention_backward", _attention_backward, "CPU")
 @torch.library.register_fake("onmt_evsoftmax::attention_forward", lib=_operators)
 def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     out = _like_query(query, query.size(2), value.size(3))
-    return out, query.new_empty(query.shape[:3]), query.new_empty(query.shape[:3])
+    return out, *_of_rows(query)
 
 
 @torch.library.register_fake("onmt_evsoftmax::attention_backward", lib=_operators)

@@ -108,7 +108,7 @@ def call(name: str, *arguments: object) -> None:
     if status == 1:
         raise MemoryError(f"the {name} kernel found no memory for its scratch space")
     if status:
-        raise RuntimeError(f"the {name} kernel refused its arguments: {arguments}")
+        raise RuntimeError(f"the {name} kernel refused a size or option that is out of its range")
 
 
 choose(os.environ.get("ONMT_EVSOFTMAX_BACKEND", "auto"))

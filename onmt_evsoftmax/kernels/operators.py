@@ -116,10 +116,21 @@ _operators.define("rows_backward(str normalizer, Tensor p, Tensor grad) -> Tenso
 # Operators are within everybody's reach: they check what the functions' callers have checked.
 
 
+def _check(normalizer: str, tensor: Tensor) -> None:
+    if normalizer not in NORMALIZERS:
+        raise ValueError(f"normalizer must be one of {', '.join(NORMALIZERS)}, not {normalizer!r}")
+    if tensor.dtype not in DTYPES or not 0 < tensor.dim() <= MAX_RANK:
+        raise TypeError(
+            f"rows must be of {', '.join(map(str, DTYPES))} in 1 to {MAX_RANK} dimensions, not of "
+            f"{tensor.dtype} in {tensor.dim()}"
+        )
+
+
 def _rows_forward(
     normalizer: str, scores: Tensor, mask: Tensor | None, *rest: Any
 ) -> tuple[Tensor, Tensor]:
     """An operator returns tensors: a support that is not wanted is empty."""
+    _check(normalizer, scores)
     if mask is not None:
         same_rank = mask.dtype == torch.bool and mask.dim() == scores.dim()
         pairs = zip(mask.shape[:-1], scores.shape[:-1], strict=False)
@@ -137,6 +148,7 @@ def _rows_forward(
 
 
 def _rows_backward(normalizer: str, p: Tensor, grad: Tensor) -> Tensor:
+    _check(normalizer, p)
     if p.shape != grad.shape or p.dtype != grad.dtype:
         raise ValueError(
             f"probabilities {p.dtype} {tuple(p.shape)} and their gradient {grad.dtype} "

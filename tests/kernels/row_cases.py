@@ -13,7 +13,7 @@ import torch
 from onmt_evsoftmax import kernels
 
 SIZES = [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257]
-SIZES += [511, 512, 513, 1000, 4095, 4097, 32000]
+SIZES += [511, 512, 513, 1000, 1023, 1024, 1025, 4097, 32000]
 REFERENCE = {
     "evsoftmax": reference.evsoftmax,
     "sparsemax": partial(reference.entmax, alpha=2.0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 
@@ -70,6 +71,31 @@ def test_vmap_equals_a_loop():
     leaf = query[0].clone().requires_grad_()
     evsoftmax_attention(leaf, key[0], value[0]).square().sum().backward()
     torch.testing.assert_close(gradient(query[0]), leaf.grad, atol=1e-5, rtol=1e-4)
+
+
+@needs_kernels
+def test_vmap_drops_by_one_seed_or_says_so():
+    query, key, value = (random(3, 2, 20, 8, seed=i) for i in range(3))
+
+    def dropped(*tensors, way="auto"):
+        return evsoftmax_attention(*tensors, dropout_p=0.5, way=way)
+
+    same = torch.vmap(dropped, randomness="same")(query, key, value)
+    assert same.shape == (3, 2, 20, 8)
+    with pytest.raises(ValueError, match="one seed for the whole batch"):
+        torch.vmap(dropped, randomness="different")(query, key, value)
+    explicit = functools.partial(dropped, way="explicit")
+    different = torch.vmap(explicit, randomness="different")(query, key, value)
+    assert different.shape == (3, 2, 20, 8)
+
+
+def test_compiles_under_autocast():
+    tensors = [random(2, 2, 30, 8, seed=i) for i in range(3)]
+    compiled = torch.compile(evsoftmax_attention, fullgraph=True, backend="aot_eager")
+    for way in ("auto", "explicit"):
+        expected = evsoftmax_attention(*tensors, way=way)
+        with torch.autocast("cpu", torch.bfloat16):
+            torch.testing.assert_close(compiled(*tensors, way=way), expected)
 
 
 PEAK = """

@@ -90,3 +90,43 @@ def test_operators_refuse_what_would_be_read_past_its_end():
         operators.attention_forward(
             query, torch.randn(1, 1, 500, 4), value, None, False, 1.0, 0.0, None
         )
+
+
+def test_operators_refuse_in_a_sentence():
+    forward, backward = (
+        torch.ops.onmt_evsoftmax.rows_forward,
+        torch.ops.onmt_evsoftmax.rows_backward,
+    )
+    for scores, name, error, says in (
+        (torch.randn(3, 4), "softmax", ValueError, "must be one of evsoftmax"),
+        (torch.ones(3, 4, dtype=torch.int64), "evsoftmax", TypeError, "rows must be of"),
+        (torch.tensor(1.0), "evsoftmax", TypeError, "1 to 16 dimensions"),
+        (torch.randn(*[1] * 16, 2, 4)[..., :3], "evsoftmax", TypeError, "1 to 16 dimensions"),
+    ):
+        with pytest.raises(error, match=says):
+            forward(name, scores, None, 0.0, True)
+        with pytest.raises(error, match=says):
+            backward(name, scores, scores)
+
+
+def test_attention_operators_refuse_what_the_forward_pass_did_not_give():
+    operators = torch.ops.onmt_evsoftmax
+    tensors, options = [torch.randn(1, 1, 5, 8) for _ in range(3)], (False, 1.0, 0.0, None)
+    for dropout_p in (0.5, 1.5, -1.0):
+        with pytest.raises(ValueError, match="dropout_p must be"):
+            operators.attention_forward(*tensors, None, False, 1.0, dropout_p, None)
+    saved = list(operators.attention_forward(*tensors, None, *options))
+    grad = torch.randn(1, 1, 5, 8)
+    expected = operators.attention_backward(grad, *tensors, None, *saved, *options)
+    for i, name in enumerate(("grad", "out", "log_sum", "threshold")):
+        good = (grad, *saved)[i]
+        for bad in (good[..., :1], good.to(torch.float16)):
+            given = [grad, *saved]
+            given[i] = bad
+            with pytest.raises(ValueError, match=f"{name} must be"):
+                operators.attention_backward(given[0], *tensors, None, *given[1:], *options)
+    apart = [t.repeat_interleave(2, -1)[..., ::2] for t in saved]
+    for got, want in zip(
+        operators.attention_backward(grad, *tensors, None, *apart, *options), expected, strict=True
+    ):
+        assert torch.equal(got, want)

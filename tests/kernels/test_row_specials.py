@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from compiled import with_each_instruction_set
@@ -70,6 +71,35 @@ def test_sparsemax_comes_to_an_end_with_an_entry_at_the_threshold(columns):
     torch.testing.assert_close(p, expected.float(), atol=1e-7, rtol=0)
 
 
+# Around where `max - 87` falls between floats: these lie 2 to 256 apart, and so do doubles.
+FAR = [(torch.float32, 2.0**power) for power in (24, 27, 28, 29, 30, 31)]
+FAR += [(torch.float64, 2.0**power) for power in (57, 60)]
+
+
+@each
+@pytest.mark.parametrize("columns", [8, 32, 33, 65, 200])
+@pytest.mark.parametrize(("dtype", "offset"), FAR)
+def test_an_offset_far_from_zero_changes_no_probability(name, columns, dtype, offset):
+    options = [{}, {"eps": 1e-3}] if name == "evsoftmax" else [{}]
+    mask = torch.rand(6, columns, generator=generator(1)) < 0.7
+    mask[:, 0] = True
+    for sign in (1, -1):
+        scores = torch.randn(6, columns, generator=generator()) * 100
+        scores = (scores.to(dtype) + sign * 1.5 * offset).to(dtype)
+        for given in (None, mask):
+            valid = torch.ones_like(mask) if given is None else given
+            near = scores.double() - scores.amax(-1, keepdim=True).double()  # exact
+            for option in options:
+                p, support = kernels.rows_forward(name, scores, given, **option)
+                assert (p >= 0).all()
+                assert (p[~valid] == 0).all()
+                for v, m, q, s in zip(near.numpy(), valid, p, support, strict=True):
+                    expected, expected_support = REFERENCE[name](v[m.numpy()], **option)
+                    np.testing.assert_allclose(q[m].double(), expected, rtol=3e-6, atol=1e-6)
+                    if name == "evsoftmax":
+                        assert s[m].tolist() == expected_support.tolist()
+
+
 @each
 def test_denormal_huge_and_distant_scores(name):
     base = scores_of(30, 70)
@@ -85,8 +115,8 @@ def test_denormal_huge_and_distant_scores(name):
 
 @each
 def test_results_have_no_denormal_numbers(name):
-    p, support = kernels.rows_forward(name, scores_of(50, 90) * 30)
-    tiny = (p > 0) & (p < torch.finfo(torch.float32).tiny)
-    if name == "evsoftmax":
-        assert not tiny.any()
-        assert (support & (p == 0)).any()
+    """An entry of ev-softmax may be too small for float32; a difference of scores never is."""
+    for columns in (30, 90):
+        p, support = kernels.rows_forward(name, scores_of(50, columns) * 30)
+        assert not ((p > 0) & (p < torch.finfo(torch.float32).tiny)).any()
+        assert (support & (p == 0)).any() == (name == "evsoftmax")

@@ -1,7 +1,8 @@
 """The row kernels, every instruction set that this machine has, against float64 references.
 
 Sizes lie around every block boundary of the C code: lanes (4, 8, 16), the narrow and wide paths
-(128), groups of rows (4096 / 32 …) and the flush of float32 sums (64 vectors).
+(32, of entmax-1.5 64), groups of rows (up to 16 columns 32 rows, then 512 / columns, from 257 on
+one) and the flush of float32 sums (64 vectors: 256, 512, 1024).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from compiled import with_each_instruction_set
 from row_cases import JUNK, REFERENCE, SIZES, backward, check, each, generator, scores_of
 
-from onmt_evsoftmax import kernels
+from onmt_evsoftmax import functional, kernels
 
 pytestmark = with_each_instruction_set
 
@@ -46,6 +47,20 @@ def test_eps_weighs_what_is_below_the_mean(columns, eps):
     mask = torch.rand(9, columns, generator=generator(1)) < 0.8
     check("evsoftmax", scores, None, eps=eps)
     check("evsoftmax", scores, mask, eps=eps)
+
+
+@pytest.mark.parametrize("eps", [1e-46, 1e-40, 1e20, 1e39])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_eps_may_lie_outside_the_range_of_float32(eps, dtype):
+    scores = torch.randn(3, 40, generator=generator()).to(dtype)
+    p, support = functional.evsoftmax(scores, eps=eps, return_support=True)
+    assert support.all()
+    for v, q in zip(scores, p, strict=True):
+        expected, _ = REFERENCE["evsoftmax"](v.double().numpy(), eps=eps)
+        tolerance = 1e-5 if dtype == torch.float32 else 1e-12 if dtype == torch.float64 else 4e-3
+        np.testing.assert_allclose(q.double().numpy(), expected, rtol=tolerance, atol=1e-30)
+    with pytest.raises(ValueError, match="positive and finite"):
+        functional.evsoftmax(scores, eps=math.inf)
 
 
 @each

@@ -21,7 +21,8 @@ typedef struct {
     Kept *kept;          /* [CHUNK] of a tile */
     Column *column;      /* [TILE] of a tile */
     int64_t visible[CHUNK];
-    float threshold[CHUNK], log_sum[CHUNK];
+    float threshold[CHUNK];
+    double log_sum[CHUNK];
     float mean[CHUNK];   /* sum_j P dP = dO . O */
 } Gradients;
 
@@ -50,6 +51,7 @@ INLINE void dot_vectors(const int vectors, int count, const uint8_t *at, const f
 static __attribute__((noinline)) void dot_rows(int count, const uint8_t *at, const float *a,
                                                const float *rows, int64_t stride,
                                                float *products) {
+    if (!stride) memset(products, 0, (size_t)ROUNDED(count, LANES) * sizeof(float));
     for (int64_t d = 0; d < stride; d += 8 * LANES) {
         switch ((stride - d) / LANES) {
         case 1: dot_vectors(1, count, at, a + d, rows + d, stride, d > 0, products); break;
@@ -67,13 +69,15 @@ static __attribute__((noinline)) void dot_rows(int count, const uint8_t *at, con
 /* P M and dS of what row i keeps of the tile. */
 INLINE void weigh(const Attention *task, const Packed *pack, const Gradients *g, int i,
                   int64_t tile, uint64_t row_key, Kept *kept) {
-    const vf log_sum = splat(g->log_sum[i]), bottom = log_sum + UNDERFLOW, mean = splat(g->mean[i]);
-    const vf nan = splat(g->log_sum[i] - g->log_sum[i]); /* 0, or NaN in a row that is not sound */
+    /* In two float32 parts: next to large scores, one would lose the logarithm of the sum. */
+    const float head = (float)g->log_sum[i], tail = (float)(g->log_sum[i] - head);
+    const vf nan = splat(head - head); /* 0, or NaN in a row that is not sound */
+    const vf mean = splat(g->mean[i]);
     dot_rows(kept->count, kept->at, g->grad_out + i * pack->value_size,
              pack->values + tile * pack->value_size, pack->value_size, kept->grad);
     for (int k = 0; k < kept->count; k += LANES) {
-        const vf s = load(kept->score + k);
-        const vf p = both(s >= bottom, exp_nonpositive(s - log_sum)) + nan;
+        const vf x = (load(kept->score + k) - head) - tail;
+        const vf p = both(x >= splat(UNDERFLOW), exp_nonpositive(x)) + nan;
         vf factor = splat(1.0f);
         if (task->dropout > 0)
             factor = dropout_factor(task, row_key, positions(pack, tile, kept->at + k));

@@ -21,11 +21,11 @@ INLINE void absorb(const Attention *task, const Packed *pack, Online *online, in
         online->most[i] = most;
         online->sum[i] *= shrink;
     }
-    const vf top = splat(online->most[i]), bottom = top + UNDERFLOW;
+    const vf top = splat(online->most[i]);
     vf sum = splat(0.0f);
     for (int k = 0; k < kept->count; k += LANES) {
-        const vf s = load(kept->score + k);
-        vf weight = both(s >= bottom, exp_nonpositive(s - top));
+        const vf x = load(kept->score + k) - top;
+        vf weight = both(x >= splat(UNDERFLOW), exp_nonpositive(x));
         sum += weight;
         if (task->dropout > 0)
             weight *= dropout_factor(task, row_key, positions(pack, tile, kept->at + k));
@@ -94,7 +94,7 @@ static void forward_chunk(const Attention *task, Packed *pack, Online *online, i
     }
     find_thresholds(task, pack, chunk, rows, online->threshold);
     attend(task, pack, online, chunk, 0, rows);
-    float *log_sum = task->log_sum + pack->head * task->queries + first;
+    double *log_sum = task->log_sum + pack->head * task->queries + first;
     float *threshold = task->threshold + pack->head * task->queries + first;
     for (int i = 0; i < rows; i++) {
         const int settled = online->sum[i] > 0 && fabsf(online->threshold[i]) <= FLT_MAX
@@ -113,10 +113,10 @@ static void forward_chunk(const Attention *task, Packed *pack, Online *online, i
             for (int64_t d = 0; d < task->value_size; d++) out[d] = NAN;
         } else if (online->sum[i] > 0) {
             threshold[i] = online->threshold[i];
-            log_sum[i] = (float)(online->most[i] + log(online->sum[i]));
+            log_sum[i] = online->most[i] + log(online->sum[i]);
             write_row(out, from, task->value_size, (float)(1 / online->sum[i]));
         } else { /* nothing to attend to */
-            threshold[i] = log_sum[i] = INFINITY;
+            log_sum[i] = threshold[i] = INFINITY;
             for (int64_t d = 0; d < task->value_size; d++) out[d] = 0;
         }
     }

@@ -133,7 +133,7 @@ EXPORT int onmt_evsoftmax_rows_backward(int normalizer, int dtype, int64_t rows,
  * the gradients of keys and of values. */
 EXPORT int onmt_evsoftmax_attention(int backward, const int64_t *sizes, const int64_t *strides,
                                     float *const *tensors, const uint8_t *key_mask, int causal,
-                                    double scale, double dropout, uint64_t seed, float *log_sum,
+                                    double scale, double dropout, uint64_t seed, double *log_sum,
                                     float *threshold, int threads) {
     Attention task = {.batches = sizes[0], .heads = sizes[1], .queries = sizes[2], .keys = sizes[3],
                       .size = sizes[4], .value_size = sizes[5], .splits = sizes[6],

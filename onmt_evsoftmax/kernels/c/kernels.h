@@ -58,7 +58,8 @@ typedef struct {
     uint64_t seed;
     /* (batches, heads, queries), contiguous: the logarithm of the sum of exponentials, and the
      * least score that is kept. */
-    float *log_sum, *threshold;
+    double *log_sum;
+    float *threshold;
     /* Backward only. Every part of a head has its own gradients of keys and values, these strides
      * apart, for the caller to add up. */
     Tensor4 grad_out, grad_query, grad_key, grad_value;

@@ -12,7 +12,7 @@ INLINE vf evidential_weight(vf x, vf max, vf bar, vf floor, float eps) {
 
 /* Writes the weights of a row to e; returns their sum, spread over lanes. */
 INLINE vd evidential_weights(const Row *row, float *e, float threshold, float eps) {
-    const vf max = splat(row->max), floor = splat(row->max + UNDERFLOW);
+    const vf max = splat(row->max), floor = least_above_underflow(max);
     const vf bar = eps > 0 ? splat(threshold) : larger(splat(threshold), floor);
     Sum total = {{0}, {0}};
     for (int64_t j = 0; j < row->n;) {

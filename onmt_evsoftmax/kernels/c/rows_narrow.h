@@ -142,8 +142,7 @@ INLINE vf round_each_up(Sum mean) {
     const vf near = in_float(mean);
     const Sum rounded = in_double(near);
     const vd low = (mean.low - rounded.low) * 0x1p60, high = (mean.high - rounded.high) * 0x1p60;
-    const vi bits = as_int(near), next = bits + (1 | bits >> 31);
-    return choose(in_float((Sum){low, high}) > splat(0.0f), as_float(next), near);
+    return choose(in_float((Sum){low, high}) > splat(0.0f), next_up(near), near);
 }
 
 /* ev-softmax, whose formula is in `evidential_weight`. `whole` is a promise that no row has a -inf;
@@ -166,7 +165,7 @@ INLINE int narrow_evsoftmax(Tile *t, int whole, float eps, Finding *found) {
     const Sum k = in_double(whole ? splat((float)t->n) : __builtin_convertvector(count, vf));
     const vf mean = round_each_up((Sum){sum.low / k.low, sum.high / k.high});
     /* A rounded mean can exceed every entry of a constant row; that of an empty one is NaN. */
-    const vf threshold = choose(mean < max, mean, max), floor = max + UNDERFLOW;
+    const vf threshold = choose(mean < max, mean, max), floor = least_above_underflow(max);
     const vf bar = eps > 0 ? threshold : larger(threshold, floor);
     vf part[4] = {zero, zero, zero, zero};
     for (int64_t j = 0; j < t->n; j++) {

@@ -264,6 +264,9 @@ INLINE double sum_lanes(vf x) {
     return sum_total(&s);
 }
 
+/* The next float32 above each; not for -0. */
+INLINE vf next_up(vf x) { return as_float(as_int(x) + (1 | as_int(x) >> 31)); }
+
 /* exp(x) for UNDERFLOW <= x <= 0; elsewhere anything, for the caller to drop. Below UNDERFLOW,
  * float32 would leave its normal range, and denormal numbers are slow.
  *
@@ -288,4 +291,11 @@ INLINE vf exp_nonpositive(vf x) {
     const vf c456 = r2 * splat(0x1.6ab928p-10f) + c45;
     const vf poly = (c456 * r2 + c23) * r2 + c01;
     return (vf)((vu)poly + ((vu)shifted << 23));
+}
+
+/* The least x with x - max >= UNDERFLOW, subtracted in float32. Far from 0, where floats lie more
+ * than 1 apart, the plain sum may have been rounded to one below it. */
+INLINE vf least_above_underflow(vf max) {
+    const vf near = max + UNDERFLOW;
+    return choose(near - max < splat(UNDERFLOW), next_up(near), near);
 }
