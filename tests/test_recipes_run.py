@@ -134,7 +134,13 @@ def test_ending_run_sh_ends_its_trainings(tmp_path, fake_trainer, parallel, numb
                "--normalizer", "softmax", "--normalizer", "evsoftmax",
                "--parallel", parallel]  # fmt: skip
     words = list(map(str, command))
-    job = subprocess.Popen(words, env={**environment, "PIDS": str(pids)}, stderr=subprocess.DEVNULL)
+    job = subprocess.Popen(
+        words,
+        env={**environment, "PIDS": str(pids)},
+        stderr=subprocess.DEVNULL,
+        # Tests that run in the background ignore SIGINT, and what they start would do so too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2 * parallel)
 
     # Meanwhile no other may train there.

@@ -175,7 +175,7 @@ def test_the_plan_is_what_was_asked_for(tmp_path, words, trained, seeds, process
     columns = f"{trained} posthoc" if "softmax" in trained.split() else trained
     for stage in ("average", "translate", "attended"):
         assert asked(text, stage) == runs(columns, seeds)
-    assert f"--only prepare --jobs {processes} " in text
+    assert f"--only prepare $STUDY_NORMALIZERS --jobs {processes} " in text
 
 
 @with_snakemake
