@@ -102,12 +102,15 @@ train() {
 train_model() {
     local run=$1 yaml=$2 normalizer=$3 newest ranks=() more=()
     shift 3
-    [[ $DRY_RUN ]] || mkdir -p "$run"
-    [[ $DRY_RUN ]] || alone "$run"
+    if [[ -z $DRY_RUN ]]; then
+        mkdir -p "$run"
+        alone "$run"
+    fi
     newest=$(newest_checkpoints "$run" 1)
     if [[ $newest ]] && (($(step_of "$newest") >= $(steps_wanted "$yaml"))); then
-        : >"$run/trained"  # killed after its last step: another would be one too many
-        return
+        say "trained to its last step before it was stopped"  # another would be one too many
+        [[ $DRY_RUN ]] || : >"$run/trained"
+        return 0
     fi
     if [[ $newest ]]; then
         more=(-train_from "$newest" -reset_optim none)

@@ -105,6 +105,8 @@ def test_an_interrupted_training_goes_on(tmp_path, captions):
 
     # Killed after its last step: there is nothing left to do, not even one step more.
     (run / "trained").unlink()
+    assert call([*command, "--only", "train", "--dry-run"], tmp_path).returncode == 0
+    assert not (run / "trained").exists()
     assert call([*command, "--only", "train"], tmp_path).returncode == 0
     assert (run / "trained").exists()
     assert not (run / "model_step_7.pt").exists()
