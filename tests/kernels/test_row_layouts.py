@@ -52,18 +52,24 @@ def test_broadcast_masks_equal_whole_ones(name):
 
 
 @each
-@pytest.mark.parametrize("columns", [9, 40, 300])
+@pytest.mark.parametrize("columns", [3, 9, 40, 61, 100, 300])
 def test_padding_and_company_change_no_bit(name, columns):
-    """A row alone, among others, and padded behind by masked entries."""
-    scores = scores_of(41, columns)
+    """A row alone, among others, and padded behind by masked entries; and its gradient."""
+    scores, grad = scores_of(41, columns), scores_of(41, columns, seed=1)
     together, _ = kernels.rows_forward(name, scores)
-    alone = torch.cat([kernels.rows_forward(name, row.unsqueeze(0))[0] for row in scores])
-    assert torch.equal(alone, together)
+    gradients = backward(name, together, grad)
+    for i, row in enumerate(scores):
+        alone, _ = kernels.rows_forward(name, row.unsqueeze(0))
+        assert torch.equal(alone[0], together[i])
+        assert torch.equal(backward(name, alone, grad[i : i + 1])[0], gradients[i])
     length = columns + 20
     padded = torch.full((41, length), math.nan)
     padded[:, :columns] = scores
     q, _ = kernels.rows_forward(name, padded, (torch.arange(length) < columns).view(1, -1))
     assert torch.equal(q[:, :columns], together)
+    padded[:, :columns] = grad
+    padded[:, columns:] = 1e3
+    assert torch.equal(backward(name, q, padded)[:, :columns], gradients)
 
 
 @each

@@ -1,8 +1,7 @@
 """The row kernels, every instruction set that this machine has, against float64 references.
 
-Sizes lie around every block boundary of the C code: lanes (4, 8, 16), the narrow and wide paths
-(32, of entmax-1.5 64), groups of rows (up to 16 columns 32 rows, then 512 / columns, from 257 on
-one) and the flush of float32 sums (64 vectors: 256, 512, 1024).
+Sizes lie around every block boundary of the C code: lanes (4, 8, 16), rows that go together or
+alone (256 columns, backward 64) and the flush of float32 sums (64 vectors: 256, 512, 1024).
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 /* ev-softmax of a group of rows, forward: part of `rows.h`. */
 
-#define FLUSH 64 /* vectors summed in float32 before the sum moves on to double */
-
 /* (1{x >= bar} + eps) exp(x - max), where neither is lost to underflow. With eps = 0 the caller
  * has raised the bar to `floor` where it was below. */
 INLINE vf evidential_weight(vf x, vf max, vf bar, vf floor, float eps) {
@@ -10,75 +8,68 @@ INLINE vf evidential_weight(vf x, vf max, vf bar, vf floor, float eps) {
     return both(x >= bar, w);
 }
 
-/* Writes the weights of a row to e; returns their sum, spread over lanes. */
-INLINE vd evidential_weights(const Row *row, float *e, float threshold, float eps) {
-    const vf max = splat(row->max), floor = least_above_underflow(max);
-    const vf bar = eps > 0 ? splat(threshold) : larger(splat(threshold), floor);
-    Sum total = {{0}, {0}};
-    for (int64_t j = 0; j < row->n;) {
-        const int64_t flush = row->n - j < FLUSH * LANES ? row->n : j + FLUSH * LANES;
-        vf sum = {0};
-        for (; j + LANES <= flush; j += LANES) {
-            const vf w = evidential_weight(load(row->x + j), max, bar, floor, eps);
-            store(e + j, w);
-            sum += w;
-        }
-        if (j < flush) {
-            const int rest = (int)(flush - j);
-            const vf x = load_first(row->x + j, rest, -INFINITY);
-            const vf w = evidential_weight(x, max, bar, floor, eps);
-            store_first(e + j, w, rest);
-            sum += w;
-            j = flush;
-        }
-        sum_vector(&total, sum);
+/* Writes the weights of n entries to e, which may be x; returns their sum, spread over lanes. */
+INLINE vf evidential_weights(const float *x, float *e, int64_t n, vf max, vf bar, vf floor,
+                             float eps) {
+    vf sum = {0}, last = sum;
+    if (n % LANES) last = evidential_weight(load_tail(x, n, -INFINITY), max, bar, floor, eps);
+    for (int64_t j = 0; j + LANES <= n; j += LANES) {
+        const vf w = evidential_weight(load(x + j), max, bar, floor, eps);
+        store(e + j, w);
+        sum += w;
     }
-    return total.low + total.high;
+    if (n % LANES) {
+        store_tail(e, n, last);
+        sum += tail_in_place(last, n);
+    }
+    return sum;
 }
 
 INLINE void scale(float *e, int64_t n, float factor) {
-    int64_t j = 0;
-    for (; j + LANES <= n; j += LANES) store(e + j, load(e + j) * factor);
-    for (; j < n; j++) e[j] *= factor;
+    vf last = {0};
+    if (n % LANES) last = load_tail(e, n, 0.0f) * factor;
+    for (int64_t j = 0; j + LANES <= n; j += LANES) store(e + j, load(e + j) * factor);
+    if (n % LANES) store_tail(e, n, last);
 }
 
-/* `rows` <= GROUP rows from row `first` on; each has its own `room` floats of scratch. */
-INLINE void evsoftmax_group(const RowsForward *task, Cursor *at, int64_t first, int rows,
-                            float *scratch, int64_t room) {
-    const int64_t n = task->columns;
-    const float eps = (float)task->eps;
-    Row row[GROUP];
-    Partial part[GROUP];
-    float threshold[GROUP], *p[GROUP];
-    vd weight[GROUP];
-    for (int i = 0; i < rows; i++, cursor_next(at))
-        read_row(task, at, scratch + i * room, &row[i], &part[i]);
-    for (int i = 0; i < rows; i++) {
-        finish_row(task, scratch + i * room, &row[i], &part[i]);
-        /* A rounded mean can exceed every entry of a constant row. */
-        const double mean = row[i].sum / (double)row[i].count;
-        threshold[i] = mean < row[i].max ? round_up(mean) : row[i].max;
-        p[i] = scratch + i * room;
-        if (task->dtype == FLOAT32) p[i] = (float *)task->probabilities + (first + i) * n;
-    }
-    /* The support first: a half-precision row is about to be overwritten by its weights. Every
-     * entry that takes part has weight eps at least. */
-    for (int i = 0; task->support && i < rows; i++) {
-        const float bar = eps > 0 ? -FLT_MAX : threshold[i];
+/* The least float32 that is not below each mean; see `round_up`. What rounding took away is scaled,
+ * so that its sign survives in float32. */
+INLINE vf round_each_up(Sum mean) {
+    const vf near = in_float(mean);
+    const Sum rounded = in_double(near);
+    const vd low = (mean.low - rounded.low) * 0x1p60, high = (mean.high - rounded.high) * 0x1p60;
+    return choose(in_float((Sum){low, high}) > splat(0.0f), next_up(near), near);
+}
+
+/* `support` is NULL or of the first row. */
+INLINE void evsoftmax_group(const Group *g, float eps, uint8_t *support) {
+    const int64_t n = g->n;
+    const vf mean = round_each_up((Sum){g->sum.low / g->count.low, g->sum.high / g->count.high});
+    /* A rounded mean can exceed every entry of a constant row. */
+    const vf least = choose(mean < g->max, mean, g->max);
+    const vf under = least_above_underflow(g->max);
+    float max[LANES], threshold[LANES], floor[LANES], bar[LANES], factor[LANES];
+    store(max, g->max);
+    store(threshold, least);
+    store(floor, under);
+    store(bar, eps > 0 ? least : larger(least, under));
+    /* The support first: weights may overwrite the scores. With eps, all that takes part is in. */
+    for (int i = 0; support && i < g->rows; i++)
         for (int64_t j = 0; j < n; j++)
-            task->support[(first + i) * n + j] = row[i].state == FINITE && row[i].x[j] >= bar;
+            support[i * n + j] = g->x[i][j] >= (eps > 0 ? -FLT_MAX : threshold[i]);
+    Sum total = {{0}, {0}};
+    for (int64_t j = 0; j < n; j += FLUSH) {
+        vf sum[LANES];
+        for (int i = 0; i < LANES; i++) {
+            sum[i] = splat(1.0f);
+            if (i >= g->rows || g->unsound >> i & 1) continue;
+            if (j == 0) fetch_next(g, i);
+            sum[i] = evidential_weights(g->x[i] + j, g->p[i] + j, n - j < FLUSH ? n - j : FLUSH,
+                                        splat(max[i]), splat(bar[i]), splat(floor[i]), eps);
+        }
+        sum_vector(&total, sum_rows(sum));
     }
-    for (int i = 0; i < rows; i++) {
-        if (row[i].state != FINITE)
-            fill_unsound(p[i], &row[i]);
-        else if (eps > 0)
-            weight[i] = evidential_weights(&row[i], p[i], threshold[i], eps);
-        else
-            weight[i] = evidential_weights(&row[i], p[i], threshold[i], 0.0f);
-    }
-    for (int i = 0; i < rows; i++) {
-        if (row[i].state == FINITE) scale(p[i], n, (float)(1.0 / sum_double(weight[i])));
-        if (task->dtype != FLOAT32)
-            narrow(task->probabilities, p[i], (first + i) * n, n, task->dtype);
-    }
+    store(factor, in_float((Sum){1.0 / total.low, 1.0 / total.high}));
+    for (int i = 0; i < g->rows; i++)
+        if (!is_unsound(g, i, support ? support + i * n : NULL)) scale(g->p[i], n, factor[i]);
 }

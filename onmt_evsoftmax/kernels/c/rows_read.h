@@ -1,24 +1,27 @@
 /* Reading rows in float32 with their statistics: part of `rows.h`.
  *
- * Entries that take no part (masked, or -inf) become -inf in a scratch copy, so that every later
- * pass drops them by itself.
+ * Rows are read LANES at a time. A pass over a row leaves its maximum or sum spread over the lanes
+ * of a vector; those of all rows are then reduced together, and from there on the numbers of a row
+ * sit in its lane. So the horizontal steps and divisions, which in short rows would cost more than
+ * all the rest, are shared by the group.
  */
 
-typedef enum { FINITE, EMPTY, POISONED } State;
-
 typedef struct {
-    const float *x; /* the row, or its copy in float32 with -inf where an entry takes no part */
-    int64_t n, count;
-    float max;
-    double sum;
-    State state;
-} Row;
-
-/* Sums and maxima of a row, still spread over lanes: adding up the lanes is a chain of dependent
- * instructions, which the rows of a group go through side by side. */
-typedef struct {
+    int64_t n, bytes; /* entries of a row, bytes of an entry */
+    int rows; /* <= LANES; what is in the lanes of others means nothing */
+    const float *x[LANES]; /* the scores, -inf where an entry takes no part */
+    float *p[LANES];       /* where probabilities go; a row that needs a copy is copied there */
+    const char *next[LANES]; /* about where the same row of the next group is */
+    uint32_t unsound;      /* rows that cannot be normalized, as bits */
+    /* Of the entries of each row that take part; only ev-softmax needs, and has, the sum. */
     vf max;
-    vd sum;
+    Sum sum, count;
+} Group;
+
+/* Statistics of one row, still spread over lanes. */
+typedef struct {
+    vf max, trace; /* trace is finite if all entries are (and if not, may be so) */
+    Sum sum;
     vi count;
 } Partial;
 
@@ -38,111 +41,130 @@ static void narrow(void *to, const float *from, int64_t offset, int64_t n, int d
         for (int64_t j = 0; j < n; j++) h[j] = to_float16(from[j]);
 }
 
-/* The result of a row that cannot be normalized: NaN where an entry takes part, 0 elsewhere; of an
- * empty row, nothing but 0. */
-static void fill_unsound(float *p, const Row *row) {
-    for (int64_t j = 0; j < row->n; j++) p[j] = row->x[j] == -INFINITY ? 0.0f : NAN;
+/* `x` is -inf where an entry takes no part, `zeroed` 0. Only ev-softmax needs the sum. */
+INLINE void enter(Partial *part, int normalizer, vf x, vf zeroed) {
+    part->max = larger(x, part->max);
+    if (normalizer == EVSOFTMAX)
+        sum_vector(&part->sum, zeroed);
+    else
+        part->trace += zeroed;
 }
 
-INLINE void plain_statistics(Row *row, Partial *part) {
-    const float *x = row->x;
-    const int64_t n = row->n;
-    vf max0 = splat(-INFINITY), max1 = max0;
-    Sum sum0 = {{0}, {0}}, sum1 = sum0;
+INLINE Partial read_plain(int normalizer, const float *x, int64_t n) {
+    Partial part = {.max = splat(-INFINITY)};
     int64_t j = 0;
-    for (; j + 2 * LANES <= n; j += 2 * LANES) {
-        const vf a = load(x + j), b = load(x + j + LANES);
-        max0 = larger(a, max0);
-        max1 = larger(b, max1);
-        sum_vector(&sum0, a);
-        sum_vector(&sum1, b);
+    for (; j + LANES <= n; j += LANES) enter(&part, normalizer, load(x + j), load(x + j));
+    if (j < n) {
+        const vf last = load_tail(x, n, -INFINITY);
+        enter(&part, normalizer, last, tail_in_place(last, n));
     }
-    if (j + LANES <= n) {
-        max0 = larger(load(x + j), max0);
-        sum_vector(&sum0, load(x + j));
-        j += LANES;
+    return part;
+}
+
+INLINE Partial read_masked(int normalizer, const float *x, const uint8_t *mask, int64_t n,
+                           float *copy) {
+    const vf nothing = splat(-INFINITY);
+    Partial part = {.max = nothing};
+    int64_t j = 0;
+    for (; j + LANES <= n; j += LANES) {
+        const vi valid = load_mask(mask + j);
+        const vf v = load(x + j), kept = choose(valid, v, nothing);
+        store(copy + j, kept);
+        enter(&part, normalizer, kept, both(valid, v));
+        part.count -= valid;
     }
     if (j < n) {
-        max1 = larger(load_first(x + j, (int)(n - j), -INFINITY), max1);
-        sum_vector(&sum1, load_first(x + j, (int)(n - j), 0.0f));
+        const vi valid = load_mask_tail(mask, n), left = valid & tail_lanes(n);
+        const vf v = load_tail(x, n, 0.0f), kept = choose(valid, v, nothing);
+        store_tail(copy, n, kept);
+        enter(&part, normalizer, kept, tail_in_place(both(valid, v), n));
+        part.count -= left;
     }
-    part->max = larger(max0, max1);
-    part->sum = (sum0.low + sum1.low) + (sum0.high + sum1.high);
-    part->count = (vi){0};
-    row->count = n;
+    return part;
 }
 
-INLINE void masked_statistics(Row *row, Partial *part, const uint8_t *mask, float *copy) {
-    const vf nothing = splat(-INFINITY);
-    vf max = nothing;
-    vi count = {0};
-    Sum sum = {{0}, {0}};
-    int64_t j = 0;
-    for (; j + LANES <= row->n; j += LANES) {
-        const vi valid = load_mask(mask + j);
-        const vf x = load(row->x + j), kept = choose(valid, x, nothing);
-        store(copy + j, kept);
-        max = larger(kept, max);
-        sum_vector(&sum, both(valid, x));
-        count -= valid;
-    }
-    if (j < row->n) {
-        const int rest = (int)(row->n - j);
-        const vi valid = load_mask_first(mask + j, rest);
-        const vf x = load_first(row->x + j, rest, 0.0f), kept = choose(valid, x, nothing);
-        store_first(copy + j, kept, rest);
-        max = larger(kept, max);
-        sum_vector(&sum, both(valid, x));
-        count -= valid;
-    }
-    row->x = copy;
-    part->max = max;
-    part->sum = sum.low + sum.high;
-    part->count = count;
-}
-
-/* The rare row whose sum is not finite: drop its -inf, and see whether a NaN or +inf remains. */
-static __attribute__((noinline)) void untangle(Row *row, float *copy) {
+/* The rare row whose sum is not finite, or that is empty: leave its -inf out, and see whether a NaN
+ * or +inf remains. */
+static __attribute__((noinline)) void untangle(Group *g, int i) {
+    double sum = 0, count = 0;
+    float max = -INFINITY;
     int poisoned = 0;
-    row->count = 0;
-    row->sum = 0;
-    row->max = -INFINITY;
-    for (int64_t j = 0; j < row->n; j++) {
-        const float x = row->x[j];
-        copy[j] = x;
+    for (int64_t j = 0; j < g->n; j++) {
+        const float x = g->x[i][j];
         if (x == -INFINITY) continue;
         poisoned |= !(x < INFINITY);
-        row->max = x > row->max ? x : row->max;
-        row->sum += x;
-        row->count++;
+        max = x > max ? x : max;
+        sum += x;
+        count++;
     }
-    row->x = copy;
-    row->state = poisoned ? POISONED : FINITE;
+    g->max[i] = max;
+    vd *const sums = i < LANES / 2 ? &g->sum.low : &g->sum.high;
+    vd *const counts = i < LANES / 2 ? &g->count.low : &g->count.high;
+    (*sums)[i % (LANES / 2)] = sum;
+    (*counts)[i % (LANES / 2)] = count;
+    if (poisoned || count == 0) g->unsound |= 1u << i;
 }
 
-/* Begin the row at the cursor. `copy` holds it where it is not float32, masked or not finite. */
-INLINE void read_row(const RowsForward *task, const Cursor *at, float *copy, Row *row,
-                     Partial *part) {
-    row->n = task->columns;
-    row->state = FINITE;
-    row->x = (const float *)task->scores + at->scores;
-    if (task->dtype != FLOAT32) {
-        widen(copy, task->scores, at->scores, row->n, task->dtype);
-        row->x = copy;
+/* The next `rows` rows at the cursor, of which `first` is the first; `copies` holds `room` floats
+ * for each row that is not float32. */
+INLINE void read_group(Group *g, int normalizer, const RowsForward *task, Cursor *at, int64_t first,
+                       int rows, float *copies, int64_t room) {
+    const int64_t n = task->columns;
+    vf max[LANES], trace[LANES];
+    vd sum[LANES], count[LANES];
+    for (int i = rows; i < LANES; i++) {
+        max[i] = trace[i] = (vf){0};
+        sum[i] = count[i] = (vd){0};
     }
-    if (task->mask)
-        masked_statistics(row, part, task->mask + at->mask, copy);
-    else
-        plain_statistics(row, part);
+    g->n = n;
+    g->rows = rows;
+    g->unsound = 0;
+    g->bytes = task->dtype == FLOAT32 ? 4 : 2;
+    for (int i = 0; i < rows; i++, cursor_next(at)) {
+        const float *x = (const float *)task->scores + at->scores;
+        g->p[i] = (float *)task->probabilities + (first + i) * n;
+        g->next[i] = (const char *)task->scores + (at->scores + rows * n) * g->bytes;
+        if (task->dtype != FLOAT32) {
+            x = g->p[i] = copies + i * room;
+            widen(g->p[i], task->scores, at->scores, n, task->dtype);
+        }
+        Partial part;
+        if (task->mask) {
+            part = read_masked(normalizer, x, task->mask + at->mask, n, g->p[i]);
+            const Sum counts = in_double(__builtin_convertvector(part.count, vf));
+            count[i] = counts.low + counts.high;
+        } else {
+            part = read_plain(normalizer, x, n);
+        }
+        g->x[i] = task->mask ? g->p[i] : x;
+        max[i] = part.max;
+        trace[i] = part.trace;
+        sum[i] = part.sum.low + part.sum.high;
+    }
+    const vd all = (double)n - (vd){0};
+    g->max = largest_rows(max);
+    g->sum = normalizer == EVSOFTMAX ? sum_rows_double(sum) : in_double(sum_rows(trace));
+    g->count = task->mask ? sum_rows_double(count) : (Sum){all, all};
+    /* Floats that are finite have a finite sum in double, and what is not times 0 is NaN. */
+    const vf sound = in_float((Sum){g->sum.low * 0, g->sum.high * 0});
+    const vi nothing = in_float(g->count) == splat(0.0f);
+    const uint32_t suspects = bits_of(~(sound == splat(0.0f)) | nothing);
+    for (int i = 0; suspects && i < rows; i++)
+        if (suspects >> i & 1) untangle(g, i);
 }
 
-INLINE void finish_row(const RowsForward *task, float *copy, Row *row, const Partial *part) {
-    row->max = largest_lane(part->max)[0];
-    row->sum = sum_double(part->sum);
-    if (task->mask) {
-        row->count = 0;
-        for (int i = 0; i < LANES; i++) row->count += part->count[i];
-    }
-    if (!(fabs(row->sum) <= DBL_MAX)) untangle(row, copy);
-    if (row->count == 0) row->state = EMPTY;
+/* Whether row i cannot be normalized; if so its result is written: NaN where an entry takes part, 0
+ * elsewhere, and so everywhere in an empty row. `support` is NULL or of this row. */
+INLINE int is_unsound(const Group *g, int i, uint8_t *support) {
+    if (!(g->unsound >> i & 1)) return 0;
+    for (int64_t j = 0; j < g->n; j++) g->p[i][j] = g->x[i][j] == -INFINITY ? 0.0f : NAN;
+    if (support) memset(support, 0, (size_t)g->n);
+    return 1;
+}
+
+/* While a row is written, that of the next group can come: the processor would not look so far
+ * ahead by itself. An address beyond the tensor, or between strided rows, does nothing. */
+INLINE void fetch_next(const Group *g, int i) {
+    for (int64_t k = 0; g->rows > 1 && k < g->n * g->bytes; k += 64)
+        __builtin_prefetch(g->next[i] + k);
 }

@@ -196,6 +196,44 @@ INLINE vi load_mask_first(const uint8_t *p, int count) {
     return load_mask(bytes);
 }
 
+/* What whole vectors leave over of n entries, read as one more vector: the last LANES entries, some
+ * for a second time, or, of fewer than LANES, all. `tail_lanes` are those left over. Where a result
+ * replaces its source, the tail must be read before the vectors that it overlaps. */
+INLINE vi tail_lanes(int64_t n) {
+    const vi first = first_lanes((int)(n < LANES ? n : LANES - n % LANES));
+    return n < LANES ? first : ~first;
+}
+
+INLINE vf load_tail(const float *p, int64_t n, float fill) {
+    return n < LANES ? load_first(p, (int)n, fill) : load(p + n - LANES);
+}
+
+INLINE void store_tail(float *p, int64_t n, vf x) {
+    if (n < LANES)
+        store_first(p, x, (int)n);
+    else
+        store(p + n - LANES, x);
+}
+
+INLINE vi load_mask_tail(const uint8_t *p, int64_t n) {
+    return n < LANES ? load_mask_first(p, (int)n) : load_mask(p + n - LANES);
+}
+
+/* What is left over, in the lanes where a longer row has it, and 0 in the others: added up from
+ * there, a row has the same sum however far it is padded. */
+INLINE vf tail_in_place(vf x, int64_t n) {
+    const int left = (int)(n % LANES), skip = n < LANES ? 0 : LANES - left;
+#if defined(USE_AVX2)
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    x = (vf)_mm256_permutevar8x32_ps((__m256)x, _mm256_add_epi32(lane, _mm256_set1_epi32(skip)));
+#else
+    float lanes[2 * LANES] = {0};
+    store(lanes, x);
+    x = load(lanes + skip);
+#endif
+    return both(first_lanes(left), x);
+}
+
 /* The floats of each half of a vector as doubles. */
 typedef struct { vd low, high; } Sum;
 

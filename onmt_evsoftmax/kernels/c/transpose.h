@@ -60,24 +60,55 @@ INLINE void transpose(vf v[LANES]) {
 #endif
 }
 
-/* The first two rounds of adding up each of four vectors: every quarter of the result has, in its
- * lanes 0 .. 3, what the same quarters of a, b, c and d sum up to. */
-INLINE vf sum_quarters(vf a, vf b, vf c, vf d) {
-    const vf ab = SHUFFLE(a, b, SINGLES_LOW) + SHUFFLE(a, b, SINGLES_HIGH);
-    const vf cd = SHUFFLE(c, d, SINGLES_LOW) + SHUFFLE(c, d, SINGLES_HIGH);
-    return SHUFFLE(ab, cd, PAIRS_LOW) + SHUFFLE(ab, cd, PAIRS_HIGH);
-}
-
-/* The rest: lane 4 i + k of the result is the sum of the vector that was k-th in part[i]. */
-INLINE vf sum_each(const vf part[LANES / 4]) {
+/* Reduce each of LANES vectors to one number, all at once: half the steps of one after another.
+ *
+ * NAME_quarters does the first two rounds for four vectors: every quarter of its result has, in its
+ * lanes 0 .. 3, what the same quarters of a, b, c and d come to. NAME_each does the rest: lane
+ * 4 i + k of its result is what the k-th vector of part[i] comes to. NAME_rows does both. */
 #if LANES == 4
-    return part[0];
+#define REDUCE_REST(part, OP) return part[0];
 #elif LANES == 8
-    return SHUFFLE(part[0], part[1], HALF_LOW) + SHUFFLE(part[0], part[1], HALF_HIGH);
+#define REDUCE_REST(part, OP) \
+    return OP(SHUFFLE(part[0], part[1], HALF_LOW), SHUFFLE(part[0], part[1], HALF_HIGH));
 #else
-    const vf a = part[0], b = part[1], c = part[2], d = part[3];
-    const vf low = SHUFFLE(a, b, QUARTER_EVEN) + SHUFFLE(a, b, QUARTER_ODD);
-    const vf high = SHUFFLE(c, d, QUARTER_EVEN) + SHUFFLE(c, d, QUARTER_ODD);
-    return SHUFFLE(low, high, HALF_LOW) + SHUFFLE(low, high, HALF_HIGH);
+#define REDUCE_REST(part, OP) \
+    const vf a = part[0], b = part[1], c = part[2], d = part[3]; \
+    const vf low = OP(SHUFFLE(a, b, QUARTER_EVEN), SHUFFLE(a, b, QUARTER_ODD)); \
+    const vf high = OP(SHUFFLE(c, d, QUARTER_EVEN), SHUFFLE(c, d, QUARTER_ODD)); \
+    return OP(SHUFFLE(low, high, HALF_LOW), SHUFFLE(low, high, HALF_HIGH));
+#endif
+#define REDUCTION(NAME, OP) \
+    INLINE vf NAME##_quarters(vf a, vf b, vf c, vf d) { \
+        const vf ab = OP(SHUFFLE(a, b, SINGLES_LOW), SHUFFLE(a, b, SINGLES_HIGH)); \
+        const vf cd = OP(SHUFFLE(c, d, SINGLES_LOW), SHUFFLE(c, d, SINGLES_HIGH)); \
+        return OP(SHUFFLE(ab, cd, PAIRS_LOW), SHUFFLE(ab, cd, PAIRS_HIGH)); \
+    } \
+    INLINE vf NAME##_each(const vf part[LANES / 4]) { REDUCE_REST(part, OP) } \
+    INLINE vf NAME##_rows(const vf v[LANES]) { \
+        vf part[LANES / 4]; \
+        for (int i = 0; i < LANES / 4; i++) \
+            part[i] = NAME##_quarters(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]); \
+        return NAME##_each(part); \
+    }
+
+INLINE vf plus(vf a, vf b) { return a + b; }
+REDUCTION(sum, plus)
+REDUCTION(largest, larger)
+
+/* The same for sums in double. */
+INLINE Sum sum_rows_double(const vd v[LANES]) {
+#if defined(USE_AVX2)
+    vd half[2];
+    for (int i = 0; i < 2; i++) {
+        const __m256d ab = _mm256_hadd_pd((__m256d)v[4 * i], (__m256d)v[4 * i + 1]);
+        const __m256d cd = _mm256_hadd_pd((__m256d)v[4 * i + 2], (__m256d)v[4 * i + 3]);
+        half[i] = (vd)_mm256_add_pd(_mm256_permute2f128_pd(ab, cd, 0x20),
+                                    _mm256_permute2f128_pd(ab, cd, 0x31));
+    }
+    return (Sum){half[0], half[1]};
+#else
+    double each[LANES];
+    for (int i = 0; i < LANES; i++) each[i] = sum_double(v[i]);
+    return load_double(each);
 #endif
 }
