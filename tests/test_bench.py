@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from onmt_evsoftmax.bench import attention, command, endtoend, report, rows, scaling
+from onmt_evsoftmax.bench import attention, command, report, rows, scaling
 from onmt_evsoftmax.bench.timing import Result, interleaved
 from onmt_evsoftmax.console import UserError
 
@@ -142,24 +142,7 @@ def test_processes_take_the_threads_that_are_asked_for(monkeypatch):
     monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     assert len(list(scaling.measure_memory(512, 0.0, 0))) == 2
-    assert endtoend._run(Path(), "onmt_train", []) == "[2, 4]"
-    assert seen == ["3"] * 4
-
-
-def test_end_to_end_takes_turns_in_going_first(monkeypatch):
-    order = []
-    monkeypatch.setattr(endtoend, "_write_corpus", lambda *_: None)
-    monkeypatch.setattr(endtoend, "_train", lambda _, name, __: order.append(name) or 1.0)
-    list(endtoend.measure("train", 0.0, 0))
-    ours, peer = endtoend.OURS, endtoend.PEER
-    assert order == [peer, ours, ours, peer, peer, ours]
-
-
-def test_a_program_that_fails_without_a_word_is_reported(monkeypatch):
-    silent = subprocess.CompletedProcess([], 1, "", "")
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: silent)
-    with pytest.raises(UserError, match="onmt_train failed: it did not say why"):
-        endtoend._run(Path(), "onmt_train", [])
+    assert seen == ["3"] * 3
 
 
 def test_markdown_has_a_line_per_case_and_shows_what_is_missed():

@@ -1,26 +1,25 @@
 """``onmt_train`` and ``onmt_translate`` with ev-softmax against stock softmax: tokens per second.
 
-The stock commands run in turns on a generated corpus, each several times; which goes first
-alternates. What they report of their speed is read from their logs.
+The stock commands run on a generated corpus with the same seed, so that both see the same batches,
+and take turns of a fraction of a second. Their logs tell when what is measured began and ended.
 """
 
 from __future__ import annotations
 
 import random
-import re
-import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from onmt_evsoftmax.bench.timing import Result, environment, last_line
+from onmt_evsoftmax.bench.timing import Result
+from onmt_evsoftmax.bench.turns import POSSIBLE, Program, run_in_turns
 from onmt_evsoftmax.console import UserError
 
 PEER = "stock softmax"
 OURS = "evsoftmax"
-STEPS = 15  # of one training; the first third, in which the machine warms up, is not counted
+WARM_UP = 5  # steps of a training before those that count
+STEPS_A_SECOND, BATCHES_A_SECOND = 12, 2  # what is asked for, for every second of measuring
 TOKENS = 1024  # a batch
 WORDS = 8000
 LENGTH = 30  # words of a sentence, about
@@ -30,7 +29,6 @@ TRAIN = f"""
 data: {{corpus: {{path_src: train.src, path_tgt: train.tgt}}}}
 src_vocab: vocab
 tgt_vocab: vocab
-save_model: model
 encoder_type: transformer
 decoder_type: transformer
 position_encoding: true
@@ -47,9 +45,7 @@ batch_type: tokens
 batch_size: {TOKENS}
 bucket_size: 2000
 num_workers: 0
-train_steps: {STEPS}
-save_checkpoint_steps: {STEPS}
-report_every: {STEPS // 3}
+report_every: 1
 optim: adam
 learning_rate: 0.0001
 """
@@ -61,7 +57,9 @@ def cases() -> list[str]:
 
 
 def check() -> None:
-    """Refuse the part endtoend where OpenNMT-py's commands are missing."""
+    """Refuse the part endtoend where it cannot be measured."""
+    if not POSSIBLE:
+        raise UserError("bench: this system cannot stop programs; leave endtoend out with --only")
     for command in ("onmt_train", "onmt_translate"):
         if not _program(command).exists():
             raise UserError(
@@ -71,40 +69,48 @@ def check() -> None:
 
 
 def measure(case: str, seconds: float, seed: int) -> Iterator[Result]:
-    """Both normalizers in turns until ``seconds`` are over, three times each at least."""
+    """Both normalizers in turns; ``seconds`` say how much work they get."""
     with tempfile.TemporaryDirectory(prefix="evsoftmax-bench-") as name:
         folder = Path(name)
-        _write_corpus(folder, seed)
-        if case == "translate":
-            _train(folder, PEER, seed)
-        run = _train if case == "train" else _translate
-        speeds: dict[str, list[float]] = {PEER: [], OURS: []}
-        turn = list(speeds)
-        for _ in range(max(3, min(9, int(seconds)))):
-            for normalizer in turn:
-                speeds[normalizer].append(run(folder, normalizer, seed))
-            turn.reverse()  # the first may find the machine cooler, the second warmer caches
-    medians = {name: statistics.median(found) for name, found in speeds.items()}
+        batches = max(1, round(seconds * BATCHES_A_SECOND))
+        _write_corpus(folder, batches * SENTENCES, seed)
+        if case == "train":
+            steps = WARM_UP + max(1, round(seconds * STEPS_A_SECOND))
+            programs = run_in_turns(_for_both(_train(steps, seed), "-save_model"), folder)
+            speeds = {name: _training_speed(program) for name, program in programs.items()}
+        else:
+            run_in_turns({PEER: [*_train(1, seed), "-save_model", "model"]}, folder)
+            programs = run_in_turns(_for_both(_translate(seed), "-output"), folder)
+            words = batches * SENTENCES * LENGTH
+            speeds = {name: words / _translating(program) for name, program in programs.items()}
     yield Result(
         part="endtoend",
         case=f"onmt_{case}",
         name=OURS,
         peer=PEER,
         forward=None,
-        both=medians[OURS] / medians[PEER],
+        both=speeds[OURS] / speeds[PEER],
         unit="tokens per second",
-        peer_both=medians[PEER],
+        peer_both=speeds[PEER],
         target_both=0.98,
     )
 
 
-def _write_corpus(folder: Path, seed: int) -> None:
+def _for_both(command: list[str], output: str) -> dict[str, list[str]]:
+    """The command for each normalizer; ``output`` is its option for what it writes."""
+    return {
+        PEER: [*command, output, "stock"],
+        OURS: [*command, output, "ours", "-attention_normalizer", OURS],
+    }
+
+
+def _write_corpus(folder: Path, sentences: int, seed: int) -> None:
     """Sentences of like length from a vocabulary with Zipf's frequencies."""
     draw = random.Random(seed)
     words = [f"w{number}" for number in range(WORDS)]
     weights = [1 / (rank + 10) for rank in range(WORDS)]
     (folder / "vocab").write_text("".join(f"{word}\t1\n" for word in words))
-    for name, count in (("train", 2000), ("test", SENTENCES)):
+    for name, count in (("train", 2000), ("test", sentences)):
         for side in ("src", "tgt"):
             lines = (
                 " ".join(draw.choices(words, weights, k=draw.randint(LENGTH // 2, LENGTH * 3 // 2)))
@@ -118,40 +124,27 @@ def _program(command: str) -> Path:
     return Path(sys.executable).with_name(command)
 
 
-def _run(folder: Path, command: str, arguments: list[str]) -> str:
-    done = subprocess.run(
-        [str(_program(command)), *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        env=environment(),
-    )
-    if done.returncode:
-        raise UserError(f"bench: {command} failed: {last_line(done.stderr)}")
-    return done.stdout + done.stderr
+def _train(steps: int, seed: int) -> list[str]:
+    arguments = ["-config", "train.yaml", "-seed", str(seed + 1), "-train_steps", str(steps)]
+    return [str(_program("onmt_train")), *arguments, "-save_checkpoint_steps", str(steps)]
 
 
-def _train(folder: Path, normalizer: str, seed: int) -> float:
-    """Target tokens per second of the last two thirds of a short training."""
-    arguments = ["-config", "train.yaml", "-seed", str(seed + 1)]
-    if normalizer != PEER:
-        arguments += ["-attention_normalizer", normalizer]
-    log = _run(folder, "onmt_train", arguments)
-    speeds = [float(speed) for speed in re.findall(r"/\s*(\d+) tok/s", log)]
-    if len(speeds) != 3:
-        raise UserError("bench: onmt_train did not report its speed as this version expects")
-    return statistics.mean(speeds[1:])
+def _training_speed(program: Program) -> float:
+    """Target tokens per second of all steps after the warm-up."""
+    steps = program.find(r"Step\s+\d+/.*bsz:\s*\d+/\s*(\d+)/")[WARM_UP - 1 :]
+    tokens = sum(int(match[1]) for _, match in steps[1:])
+    return tokens / program.ran(steps[0][0], steps[-1][0])
 
 
-def _translate(folder: Path, normalizer: str, seed: int) -> float:
-    """Tokens per second of a beam search of 5 that ends no sentence early."""
-    arguments = ["-model", f"model_step_{STEPS}.pt", "-src", "test.src", "-output", "out"]
-    arguments += ["-beam_size", "5", "-batch_size", str(SENTENCES), "-report_time"]
-    arguments += ["-min_length", str(LENGTH), "-max_length", str(LENGTH), "-seed", str(seed)]
-    if normalizer != PEER:
-        arguments += ["-attention_normalizer", normalizer]
-    log = _run(folder, "onmt_translate", arguments)
-    found = re.search(r"Total translation time \(s\): ([\d.e+-]+)", log)
-    if found is None:
-        raise UserError("bench: onmt_translate did not report its time as this version expects")
-    return SENTENCES * LENGTH / float(found[1])
+def _translate(seed: int) -> list[str]:
+    """A beam search of 5 that ends no sentence early."""
+    arguments = ["-model", "model_step_1.pt", "-src", "test.src", "-report_time"]
+    arguments += ["-beam_size", "5", "-batch_size", str(SENTENCES), "-seed", str(seed)]
+    arguments += ["-min_length", str(LENGTH), "-max_length", str(LENGTH)]
+    return [str(_program("onmt_translate")), *arguments]
+
+
+def _translating(program: Program) -> float:
+    """Seconds that translating took."""
+    ((end, match),) = program.find(r"Total translation time \(s\): ([\d.e+-]+)")
+    return program.ran(end - float(match[1]), end)
