@@ -73,6 +73,19 @@ def test_padding_and_company_change_no_bit(name, columns):
 
 
 @each
+@pytest.mark.parametrize("columns", [5, 61, 300])
+def test_a_score_of_minus_infinity_is_a_masked_entry(name, columns):
+    scores = scores_of(41, columns)
+    mask = torch.rand(41, columns, generator=generator(1)) < 0.8
+    for got, want in zip(
+        kernels.rows_forward(name, torch.where(mask, scores, -math.inf)),
+        kernels.rows_forward(name, scores, mask),
+        strict=True,
+    ):
+        assert torch.equal(got, want)
+
+
+@each
 def test_any_number_of_threads_gives_the_same_bits(name):
     before = torch.get_num_threads()
     try:

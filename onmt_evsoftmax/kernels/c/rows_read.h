@@ -7,12 +7,12 @@
  */
 
 typedef struct {
-    int64_t n, bytes; /* entries of a row, bytes of an entry */
-    int rows; /* <= LANES; what is in the lanes of others means nothing */
-    const float *x[LANES]; /* the scores, -inf where an entry takes no part */
-    float *p[LANES];       /* where probabilities go; a row that needs a copy is copied there */
+    int64_t n, bytes;        /* entries of a row, bytes of an entry */
+    int rows;                /* <= LANES; what is in the lanes of others means nothing */
+    const float *x[LANES];   /* the scores, -inf where an entry takes no part */
+    float *p[LANES];         /* where probabilities go; a row that needs a copy is copied there */
     const char *next[LANES]; /* about where the same row of the next group is */
-    uint32_t unsound;      /* rows that cannot be normalized, as bits */
+    uint32_t unsound;        /* rows that cannot be normalized, as bits */
     /* Of the entries of each row that take part; only ev-softmax needs, and has, the sum. */
     vf max;
     Sum sum, count;
@@ -83,26 +83,26 @@ INLINE Partial read_masked(int normalizer, const float *x, const uint8_t *mask, 
     return part;
 }
 
-/* The rare row whose sum is not finite, or that is empty: leave its -inf out, and see whether a NaN
- * or +inf remains. */
+/* A row whose sum is not finite, or that is empty: leave its -inf out, and see whether a NaN or +inf
+ * remains. */
 static __attribute__((noinline)) void untangle(Group *g, int i) {
-    double sum = 0, count = 0;
-    float max = -INFINITY;
-    int poisoned = 0;
-    for (int64_t j = 0; j < g->n; j++) {
-        const float x = g->x[i][j];
-        if (x == -INFINITY) continue;
-        poisoned |= !(x < INFINITY);
-        max = x > max ? x : max;
-        sum += x;
-        count++;
+    const float *const x = g->x[i];
+    Partial part = {.max = splat(-INFINITY)};
+    vi poisoned = {0};
+    for (int64_t j = 0; j < g->n; j += LANES) {
+        const int64_t rest = g->n - j;
+        const vf v = rest < LANES ? load_first(x + j, (int)rest, -INFINITY) : load(x + j);
+        const vi valid = v != splat(-INFINITY);
+        enter(&part, EVSOFTMAX, v, both(valid, v));
+        part.count -= valid;
+        poisoned |= ~(v < splat(INFINITY));
     }
-    g->max[i] = max;
-    vd *const sums = i < LANES / 2 ? &g->sum.low : &g->sum.high;
-    vd *const counts = i < LANES / 2 ? &g->count.low : &g->count.high;
-    (*sums)[i % (LANES / 2)] = sum;
-    (*counts)[i % (LANES / 2)] = count;
-    if (poisoned || count == 0) g->unsound |= 1u << i;
+    const Sum counts = in_double(__builtin_convertvector(part.count, vf));
+    const double count = sum_total(&counts);
+    g->max[i] = largest_lane(part.max)[0];
+    set_lane(&g->sum, i, sum_total(&part.sum));
+    set_lane(&g->count, i, count);
+    if (bits_of(poisoned) || count == 0) g->unsound |= 1u << i;
 }
 
 /* The next `rows` rows at the cursor, of which `first` is the first; `copies` holds `room` floats

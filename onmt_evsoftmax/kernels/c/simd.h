@@ -259,6 +259,13 @@ INLINE void store_double(double *p, Sum x) {
     *(vd_anywhere *)(p + LANES / 2) = x.high;
 }
 
+INLINE void set_lane(Sum *s, int i, double x) {
+    double lanes[LANES];
+    store_double(lanes, *s);
+    lanes[i] = x;
+    *s = load_double(lanes);
+}
+
 /* Both halves rounded to floats again. */
 INLINE vf in_float(Sum d) {
 #if defined(USE_AVX2)
