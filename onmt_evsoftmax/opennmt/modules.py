@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
+import torch
 from torch import Tensor, nn
+
+from onmt_evsoftmax.normalizers import Normalizer
 
 # OpenNMT-py fills excluded scores with −1e18 or −inf; no real score comes near this.
 EXCLUDED = -1e17
@@ -17,6 +22,11 @@ class AttentionNormalizer(nn.Module):
 
     def forward(self, scores: Tensor) -> Tensor:
         """``scores`` (…, queries, keys), excluded keys at −1e18 or −inf; same shape out."""
+        ours = isinstance(self.normalizer, Normalizer) and scores.dtype == torch.float32
+        if ours and not (torch.is_grad_enabled() and scores.requires_grad):
+            # For our own, -inf takes no part either: one operation instead of two, which can be
+            # told in decoding, where a step is short.
+            return self.normalizer(torch.threshold(scores, EXCLUDED, -math.inf))
         return self.normalizer(scores, included(scores))
 
 
