@@ -50,7 +50,7 @@ $(STAMP35): setup.py pyproject.toml constraints.txt requirements-onmt35.txt $(wi
 
 .PHONY: test-onmt35
 test-onmt35: $(STAMP35)  ## the plugin's tests again, with OpenNMT-py 3.5.1 (in .venv35)
-	$(VENV35)/bin/python -m pytest -n 2 --dist worksteal tests/opennmt tests/test_recipes_settings.py
+	$(VENV35)/bin/python -m pytest -n 2 --dist worksteal tests/opennmt tests/recipes/test_recipes_settings.py
 
 .PHONY: test-sanitize
 test-sanitize: $(STAMP)  ## the kernels' tests, compiled with address and undefined-behaviour sanitizers

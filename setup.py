@@ -94,17 +94,17 @@ setup(
     ext_modules=[KERNELS],
     package_data={
         "onmt_evsoftmax": ["py.typed"],
-        "onmt_evsoftmax.heatmap.page": ["*.html", "*.css", "*.js"],
+        "onmt_evsoftmax.plot.page": ["*.html", "*.css", "*.js"],
     },
     cmdclass={"build_py": BuildWithStartupHook},
     install_requires=INSTALL,
     extras_require=EXTRAS,
     entry_points={
         "console_scripts": [
-            "onmt_count_attended = onmt_evsoftmax.support.command:entry",
-            "onmt_plot_attention = onmt_evsoftmax.heatmap.command:entry",
-            "onmt_score = onmt_evsoftmax.scoring:entry",
-            "onmt_trace_attention = onmt_evsoftmax.trace.command:entry",
+            "onmt_count_attended = onmt_evsoftmax.attended.count_attended:entry",
+            "onmt_plot_attention = onmt_evsoftmax.plot.plot_attention:entry",
+            "onmt_score = onmt_evsoftmax.score:entry",
+            "onmt_trace_attention = onmt_evsoftmax.trace.trace_attention:entry",
         ]
     },
 )

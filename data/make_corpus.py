@@ -26,8 +26,8 @@ from grammar.dice import Dice
 from grammar.draw_clause import ClauseDraw
 from grammar.words import Sentence, detokenise
 
-from onmt_evsoftmax.console import UserError, run
-from onmt_evsoftmax.files import replacing
+from onmt_evsoftmax.report.console import UserError, run
+from onmt_evsoftmax.report.files import replacing
 
 SIZES = {"train": 20_000, "valid": 500, "test": 500, "test-hard": 500}
 LARGEST = 500_000  # of all sets together; beyond it the short constructions run dry

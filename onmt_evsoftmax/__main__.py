@@ -6,14 +6,17 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from onmt_evsoftmax.console import UserError, run, unknown_name
+from onmt_evsoftmax.report.console import UserError, run, unknown_name
 
 #: Command → (module with a ``main(argv)``, what it does). Modules are imported only when called.
 COMMANDS = {
-    "bench": ("onmt_evsoftmax.bench.command", "speed and memory against torch, as ratios"),
+    "bench": ("onmt_evsoftmax.bench.suite", "speed and memory against torch, as ratios"),
     "doctor": ("onmt_evsoftmax.doctor", "check versions, the OpenNMT-py hook, kernels, devices"),
-    "figure1": ("onmt_evsoftmax.simplex", "draw the paper's Figure 1 and print its numbers"),
-    "properties": ("onmt_evsoftmax.properties", "check the paper's Table 1 by numerical search"),
+    "figure1": ("onmt_evsoftmax.paper.figure1", "draw the paper's Figure 1 and print its numbers"),
+    "properties": (
+        "onmt_evsoftmax.paper.properties",
+        "check the paper's Table 1 numerically",
+    ),
 }
 
 

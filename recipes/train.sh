@@ -25,8 +25,8 @@ known_normalizers() {
     wrong=$("$PYTHON" - $NORMALIZERS <<'PYTHON'
 import sys
 
-from onmt_evsoftmax.console import unknown_name
-from onmt_evsoftmax.normalizers import normalizer_names
+from onmt_evsoftmax.report.console import unknown_name
+from onmt_evsoftmax.normalizers.registry import normalizer_names
 
 known = [*normalizer_names(), "posthoc"]
 for name in sys.argv[1:]:
@@ -50,7 +50,7 @@ import sys
 from onmt.opts import train_opts
 from onmt.utils.parse import ArgumentParser
 
-from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.report.console import UserError
 
 
 class Quiet(ArgumentParser):
@@ -298,7 +298,7 @@ report() {
         --metrics bleu bleu-tok-lc chrf++ --quiet -o "$OUTPUT/scores.txt" -o "$OUTPUT/scores.json"
     onmt_plot_attention "${traces[@]}" "${gold[@]}" --sentence 1 --quiet -o "$OUTPUT/attention.png"
     onmt_plot_attention "${traces[@]}" "${gold[@]}" --quiet -o "$OUTPUT/attention.html"
-    "$PYTHON" -m onmt_evsoftmax.study --scores "$OUTPUT/scores.json" --attended "${counts[@]}" \
+    "$PYTHON" -m onmt_evsoftmax.paper.study --scores "$OUTPUT/scores.json" --attended "${counts[@]}" \
         -o "$OUTPUT/table.txt" -o "$OUTPUT/table.md" -o "$OUTPUT/table.tex" -o "$OUTPUT/tradeoff.png"
     cat "$OUTPUT/table.txt"
     printf '%s\n' "table      $OUTPUT/table.txt (.md, .tex)" "scores     $OUTPUT/scores.txt" \

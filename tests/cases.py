@@ -10,7 +10,7 @@ import reference
 import torch
 from hypothesis import strategies as st
 
-from onmt_evsoftmax import functional
+from onmt_evsoftmax.normalizers import functional
 
 #: Name → (function under test, independent float64 reference of one row).
 CASES = {

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from onmt_evsoftmax.heatmap import command as plot
-from onmt_evsoftmax.support import command as count
-from onmt_evsoftmax.trace import command as trace
+from onmt_evsoftmax.attended import count_attended as count
+from onmt_evsoftmax.plot import plot_attention as plot
+from onmt_evsoftmax.trace import trace_attention as trace
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = {

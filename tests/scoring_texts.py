@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from onmt_evsoftmax.score.scores import Cell, Comparison, Report, Row
+
 GERMAN = """\
 Die Bäckerin öffnet früh am Morgen ihr Geschäft in der Lübecker Straße.
 Über den Dächern der Stadt kreisen drei große Störche.
@@ -126,3 +128,26 @@ def sacrebleu(command: str) -> str:
         capture_output=True,
         encoding="utf-8",
     ).stdout
+
+
+def sample_report() -> Report:
+    """Two metrics, three systems: seeds, stars of both levels, a name LaTeX must not run."""
+    clear = Comparison(-2.0, (-3.0, -1.0), 0.001, 0.004)
+    weak = Comparison(-0.5, (-0.9, -0.1), 0.004, 0.03)
+    none = Comparison(0.0, (-0.5, 0.5), 0.9, 0.004)
+    return Report(
+        rows=[
+            Row("BLEU", "nrefs:1", True, {
+                "a_b&c": Cell((20.0, 22.0), clear), "soft": Cell((22.5,), weak),
+                "ev": Cell((23.0, 23.5, 24.0)),
+            }),
+            Row("TER", "nrefs:1", False, {
+                "a_b&c": Cell((60.0,), none), "soft": Cell((50.0,), weak), "ev": Cell((55.0,)),
+            }),
+        ],
+        systems={"a_b&c": ["1", "2"], "soft": ["1"], "ev": ["1", "2", "3"]},
+        lines=7,
+        baseline="ev",
+        resamples=1000,
+        seed=1,
+    )  # fmt: skip

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from onmt_evsoftmax import __main__, console, files, properties, simplex
-from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax import __main__
+from onmt_evsoftmax.paper import figure1 as simplex
+from onmt_evsoftmax.paper import properties
+from onmt_evsoftmax.report import console, files
+from onmt_evsoftmax.report.console import UserError
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess:

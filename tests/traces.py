@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from onmt_evsoftmax.corpora.marks import Tokens, group
 from onmt_evsoftmax.trace.record import KINDS, Attention, Record, available, encode, prefix_of
 from onmt_evsoftmax.trace.storage import Header, Kind, TraceWriter
-from onmt_evsoftmax.trace.words import Tokens, group
 
 PAIRS = (
     ("▁does ▁that ▁make ▁you ▁cur ious ▁?", "▁macht ▁sie ▁das ▁neu gier ig ▁?"),

@@ -18,9 +18,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from onmt_evsoftmax.console import UserError, run
-from onmt_evsoftmax.heatmap.page import write_page
-from onmt_evsoftmax.support import Counts
+from onmt_evsoftmax.attended import Counts
+from onmt_evsoftmax.plot.page import write_page
+from onmt_evsoftmax.report.console import UserError, run
 from onmt_evsoftmax.trace import TraceReader, TraceWriter, encode
 from onmt_evsoftmax.trace.source import Source
 from onmt_evsoftmax.trace.text import check_text

@@ -5,6 +5,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from onmt_evsoftmax.support.command import entry
+from onmt_evsoftmax.attended.count_attended import entry
 
 entry()

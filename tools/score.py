@@ -5,6 +5,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from onmt_evsoftmax.scoring import entry
+from onmt_evsoftmax.score import entry
 
 entry()

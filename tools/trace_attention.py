@@ -5,6 +5,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from onmt_evsoftmax.trace.command import entry
+from onmt_evsoftmax.trace.trace_attention import entry
 
 entry()

@@ -9,7 +9,7 @@ from grammar.dice import Dice
 from grammar.draw_clause import ClauseDraw
 from grammar.lexicon import Lexicon
 from grammar.words import Sentence
-from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.report.console import UserError
 
 # Test sets first, so that they stay the same whatever the size of the training set.
 ORDER = ("test", "valid", "test-hard", "train")

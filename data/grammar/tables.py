@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from onmt_evsoftmax.console import UserError
-from onmt_evsoftmax.files import read_lines
+from onmt_evsoftmax.report.console import UserError
+from onmt_evsoftmax.report.files import read_lines
 
 FOLDER = Path(__file__).resolve().parent.parent / "lexicon"
 NONE = "-"

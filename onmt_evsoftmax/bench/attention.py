@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from onmt_evsoftmax import kernels
-from onmt_evsoftmax.attention import evsoftmax_attention
+from onmt_evsoftmax.attention.sparse_attention import evsoftmax_attention
 from onmt_evsoftmax.bench.timing import NO_TARGET, Result, Target, compare, ratios
 
 PEER = "torch SDPA"

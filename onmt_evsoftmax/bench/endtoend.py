@@ -14,7 +14,7 @@ from pathlib import Path
 
 from onmt_evsoftmax.bench.timing import Result
 from onmt_evsoftmax.bench.turns import POSSIBLE, Program, run_in_turns
-from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.report.console import UserError
 
 PEER = "stock softmax"
 OURS = "evsoftmax"

@@ -8,8 +8,8 @@ import entmax as entmax_library
 import torch
 from torch import Tensor
 
-from onmt_evsoftmax import functional
 from onmt_evsoftmax.bench.timing import NO_TARGET, Result, Target, compare, ratios
+from onmt_evsoftmax.normalizers import functional
 
 SHAPES = ((16384, 32), (16384, 64), (16384, 256), (32768, 1024), (1024, 32000))
 PEER = "torch.softmax"

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from onmt_evsoftmax.attention import evsoftmax_attention
+from onmt_evsoftmax.attention.sparse_attention import evsoftmax_attention
 from onmt_evsoftmax.bench.timing import Result, compare, environment, last_line, ratios
-from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.report.console import UserError
 
 PEER = "torch SDPA"
 HEADS, SIZE = 2, 64

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from onmt_evsoftmax.bench.timing import environment, last_line
-from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.report.console import UserError
 
 TURN = 0.2  # seconds
 POSSIBLE = hasattr(signal, "SIGSTOP")

@@ -1,6 +1,6 @@
 """``python -m onmt_evsoftmax.corpora``."""
 
-from onmt_evsoftmax.console import run
-from onmt_evsoftmax.corpora.command import main
+from onmt_evsoftmax.corpora.verbs import main
+from onmt_evsoftmax.report.console import run
 
 run(main)

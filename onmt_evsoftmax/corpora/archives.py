@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from onmt_evsoftmax.console import UserError
-from onmt_evsoftmax.files import decode_line
+from onmt_evsoftmax.report.console import UserError
+from onmt_evsoftmax.report.files import decode_line
 
 _BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError, zipfile.BadZipFile)
 

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from onmt_evsoftmax.console import UserError
 from onmt_evsoftmax.corpora.archives import member_lines
+from onmt_evsoftmax.report.console import UserError
 
 # Metadata of IWSLT's train.tags files stands in lines of its own: <talkid>12</talkid>.
 _TAGGED = re.compile(r"\s*<(\w+)[^>]*>(.*)</\1>\s*")

@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from itertools import zip_longest
 from pathlib import Path
 
-from onmt_evsoftmax.console import UserError
-from onmt_evsoftmax.files import decode_line, replacing
+from onmt_evsoftmax.report.console import UserError
+from onmt_evsoftmax.report.files import decode_line, replacing
 
 PathLike = str | os.PathLike[str]
 Pair = tuple[str, str]

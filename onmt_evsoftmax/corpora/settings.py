@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from onmt_evsoftmax.console import UserError
 from onmt_evsoftmax.corpora.parallel import lines_of
+from onmt_evsoftmax.report.console import UserError
 
 
 def read(path: Path) -> dict[str, Any]:

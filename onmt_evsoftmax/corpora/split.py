@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 
-from onmt_evsoftmax.console import UserError
 from onmt_evsoftmax.corpora.parallel import Pair
+from onmt_evsoftmax.report.console import UserError
 
 
 def every(step: int, pairs: Iterable[Pair]) -> Iterator[tuple[str, Pair]]:

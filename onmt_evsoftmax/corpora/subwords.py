@@ -12,9 +12,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from onmt_evsoftmax.console import UserError
 from onmt_evsoftmax.corpora.parallel import full_disk, lines_of
-from onmt_evsoftmax.files import replacing
+from onmt_evsoftmax.report.console import UserError
+from onmt_evsoftmax.report.files import replacing
 
 KINDS = ("bpe", "sentencepiece")
 MOST_SENTENCES = 5_000_000  # that SentencePiece learns from; it keeps them in memory

@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from onmt_evsoftmax.kernels import fused, library, operators
+from onmt_evsoftmax.kernels import attention as fused
+from onmt_evsoftmax.kernels import library
+from onmt_evsoftmax.kernels import rows as operators
 from onmt_evsoftmax.kernels.library import BACKENDS, backend, using
 
 __all__ = [

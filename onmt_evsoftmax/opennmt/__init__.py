@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import onmt_evsoftmax_hook
 from onmt_evsoftmax.opennmt.loading import LoadedModel, load_model
-from onmt_evsoftmax.opennmt.record import AttentionRecord, record_attention
+from onmt_evsoftmax.opennmt.recording import AttentionRecord, record_attention
 
 __all__ = [
     "AttentionRecord",

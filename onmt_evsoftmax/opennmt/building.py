@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from onmt_evsoftmax.console import UserError
 from onmt_evsoftmax.opennmt.checkpoint import CheckpointTorch
 from onmt_evsoftmax.opennmt.generator import put_output
 from onmt_evsoftmax.opennmt.patching import replace
 from onmt_evsoftmax.opennmt.settings import OPTIONS, Settings, overrule, written
 from onmt_evsoftmax.opennmt.swap import put_normalizers
+from onmt_evsoftmax.report.console import UserError
 
 # What the user of a translation wrote, while the model it is meant for is being built.
 _wishes: contextvars.ContextVar[Mapping[str, Any] | None] = contextvars.ContextVar(

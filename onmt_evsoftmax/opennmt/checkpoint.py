@@ -23,9 +23,9 @@ from typing import Any
 
 import torch
 
-from onmt_evsoftmax.console import UserError
-from onmt_evsoftmax.files import replacing
 from onmt_evsoftmax.opennmt.settings import ADDED, WRITTEN, Settings
+from onmt_evsoftmax.report.console import UserError
+from onmt_evsoftmax.report.files import replacing
 
 
 class SparseOptions(Namespace):

@@ -9,10 +9,10 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
-from onmt_evsoftmax.console import UserError
-from onmt_evsoftmax.files import replacing
 from onmt_evsoftmax.opennmt.checkpoint import AveragingTorch, CheckpointTorch, sweep
 from onmt_evsoftmax.opennmt.patching import replace
+from onmt_evsoftmax.report.console import UserError
+from onmt_evsoftmax.report.files import replacing
 
 
 def patch_command(module: Any) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from onmt_evsoftmax.console import UserError
 from onmt_evsoftmax.opennmt.patching import replace
+from onmt_evsoftmax.report.console import UserError
 
 
 def patch_beam_search(module: Any) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from onmt_evsoftmax.console import UserError
 from onmt_evsoftmax.opennmt import checkpoint as files
 from onmt_evsoftmax.opennmt.settings import Settings
+from onmt_evsoftmax.report.console import UserError
 
 
 def load_for_ctranslate2(module: Any, converter: Any, original: Callable[[Any], Any]) -> Any:

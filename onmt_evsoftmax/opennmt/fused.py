@@ -1,7 +1,7 @@
 """OpenNMT-py's multi-headed attention without the matrix of attention, where nobody reads that.
 
 A fused module computes what OpenNMT-py's own does (project, split the heads, attend, join, project)
-with :func:`~onmt_evsoftmax.attention.evsoftmax_attention`. It hands the call to OpenNMT-py's code,
+with :func:`~onmt_evsoftmax.evsoftmax_attention`. It hands the call to OpenNMT-py's code,
 which makes the matrix, whenever it must: while decoding with a cache (one query: nothing to fuse),
 when a recorder watches the normalizer, when the matrix is read, and for masks it does not know.
 """
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from onmt_evsoftmax import kernels
-from onmt_evsoftmax.attention import evsoftmax_attention
-from onmt_evsoftmax.normalizers import EvSoftmax
+from onmt_evsoftmax.attention.sparse_attention import evsoftmax_attention
+from onmt_evsoftmax.normalizers.registry import EvSoftmax
 from onmt_evsoftmax.opennmt.modules import AttentionNormalizer
 
 # Who reads the matrix that a module returns.

@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from onmt_evsoftmax import functional
-from onmt_evsoftmax.console import UserError
-from onmt_evsoftmax.normalizers import get_loss, get_normalizer
+from onmt_evsoftmax.normalizers import functional
+from onmt_evsoftmax.normalizers.registry import get_loss, get_normalizer
 from onmt_evsoftmax.opennmt.patching import replace
 from onmt_evsoftmax.opennmt.settings import Settings
+from onmt_evsoftmax.report.console import UserError
 
 # log-probability that a search sees for probability 0 (see above).
 IMPOSSIBLE = -5000.0

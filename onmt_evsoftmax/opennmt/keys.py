@@ -11,7 +11,7 @@ import functools
 from argparse import Namespace
 from typing import Any
 
-from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.report.console import UserError
 
 
 def patch_parse(module: Any) -> None:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from onmt_evsoftmax.normalizers import Normalizer
+from onmt_evsoftmax.normalizers.registry import Normalizer
 
 # OpenNMT-py fills excluded scores with −1e18 or −inf; no real score comes near this.
 EXCLUDED = -1e17

@@ -8,10 +8,10 @@ from argparse import Namespace
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from onmt_evsoftmax.console import UserError, unknown_name
-from onmt_evsoftmax.normalizers import get_loss, normalizer_names
+from onmt_evsoftmax.normalizers.registry import get_loss, normalizer_names
 from onmt_evsoftmax.opennmt.patching import replace
 from onmt_evsoftmax.opennmt.settings import BACKENDS, EXTENDED, KIND_OPTIONS, WRITTEN
+from onmt_evsoftmax.report.console import UserError, unknown_name
 
 # Option → (what it is, the default in training). In translation the default is the checkpoint's.
 _HELP = {

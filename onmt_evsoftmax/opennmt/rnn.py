@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from onmt_evsoftmax.normalizers import get_normalizer
+from onmt_evsoftmax.normalizers.registry import get_normalizer
 from onmt_evsoftmax.opennmt.modules import AttentionNormalizer
 
 # The normalizer of the attention whose forward is running, and the source lengths of the decoder

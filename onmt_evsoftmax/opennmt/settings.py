@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import nn
 
-from onmt_evsoftmax.console import UserError
-from onmt_evsoftmax.normalizers import get_normalizer
+from onmt_evsoftmax.normalizers.registry import get_normalizer
+from onmt_evsoftmax.report.console import UserError
 
 # The three places where a transformer attends. A language model has only the second.
 KINDS = ("encoder", "decoder", "context")

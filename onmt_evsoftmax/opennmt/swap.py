@@ -16,10 +16,10 @@ from typing import Any
 from torch import nn
 
 import onmt_evsoftmax
-from onmt_evsoftmax.console import UserError
 from onmt_evsoftmax.opennmt import backends
 from onmt_evsoftmax.opennmt.fused import EVALUATION
 from onmt_evsoftmax.opennmt.settings import KINDS, Settings, takes
+from onmt_evsoftmax.report.console import UserError
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@
 ...     trace[17].attention["context"].weights.shape          # layers, heads, rows, keys
 """
 
+from onmt_evsoftmax.corpora.marks import SCHEMES, Tokens, detect_scheme, group
 from onmt_evsoftmax.trace.grid import Grid, grid
 from onmt_evsoftmax.trace.record import (
     KINDS,
@@ -16,7 +17,6 @@ from onmt_evsoftmax.trace.record import (
     prefix_of,
 )
 from onmt_evsoftmax.trace.storage import Header, Kind, TraceReader, TraceWriter, is_complete
-from onmt_evsoftmax.trace.words import SCHEMES, Tokens, detect_scheme, group
 
 __all__ = [
     "KINDS",

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from onmt_evsoftmax.corpora.marks import NO_WORD, Tokens, labels, word_texts
 from onmt_evsoftmax.trace.record import Record, available
-from onmt_evsoftmax.trace.words import NO_WORD, Tokens, labels, word_texts
 
 LEVELS = ("subword", "word")
 

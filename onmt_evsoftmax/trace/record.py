@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onmt_evsoftmax.trace.words import NO_WORD, Tokens
+from onmt_evsoftmax.corpora.marks import NO_WORD, Tokens
 
 KINDS = ("encoder", "decoder", "context")
 _LENGTH = struct.Struct("<I")

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.trace.record import Record
 from onmt_evsoftmax.trace.storage import TraceReader
 

@@ -30,8 +30,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onmt_evsoftmax.console import UserError
-from onmt_evsoftmax.files import need_file
+from onmt_evsoftmax.report.console import UserError
+from onmt_evsoftmax.report.files import need_file
 from onmt_evsoftmax.trace.record import KINDS, Record, decode
 
 MAGIC = b"onmt_evsoftmax trace 1\n"

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from onmt_evsoftmax.console import UserError
-from onmt_evsoftmax.files import decode_line, need_file
+from onmt_evsoftmax.report.console import UserError
+from onmt_evsoftmax.report.files import decode_line, need_file
 
 Split = Callable[[str], list[str]]
 

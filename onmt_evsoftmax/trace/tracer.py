@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 import onmt_evsoftmax
-from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.corpora.marks import Tokens, detect_scheme, group
+from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.trace.record import KINDS, Attention, Record, prefix_of
 from onmt_evsoftmax.trace.storage import Header, Kind
 from onmt_evsoftmax.trace.text import Split, Text
-from onmt_evsoftmax.trace.words import Tokens, detect_scheme, group
 
 #: Sites of OpenNMT-py's models by the plugin's name → kind of attention in a trace. The separate
 #: copy attention of RNN models is not traced.

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from onmt_evsoftmax.console import UserError, command_line, run
+from onmt_evsoftmax.report.console import UserError, command_line, run
 from onmt_evsoftmax.vae import configuration, data, distributed
 from onmt_evsoftmax.vae.jobs import EXPERIMENTS, Experiment, read_results
 

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import yaml
 
-from onmt_evsoftmax.console import UserError, unknown_name
-from onmt_evsoftmax.files import replacing
-from onmt_evsoftmax.normalizers import normalizer_names
+from onmt_evsoftmax.normalizers.registry import normalizer_names
+from onmt_evsoftmax.report.console import UserError, unknown_name
+from onmt_evsoftmax.report.files import replacing
 
 C = TypeVar("C")
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.vae import distributed, download
 
 #: Names that ``load`` knows.

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.report.console import UserError
 
 #: How long processes wait for each other: for a download, too. One that fails ends all at once.
 PATIENCE = timedelta(hours=12)

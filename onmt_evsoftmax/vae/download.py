@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.report.console import UserError
 
 _BLOCK = 1 << 18
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from onmt_evsoftmax.files import replacing
+from onmt_evsoftmax.report.files import replacing
 from onmt_evsoftmax.vae.table import TITLES
 
 Results = list[dict[str, Any]]

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 import onmt_evsoftmax
-from onmt_evsoftmax.console import UserError, unknown_name
-from onmt_evsoftmax.files import replacing
+from onmt_evsoftmax.report.console import UserError, unknown_name
+from onmt_evsoftmax.report.files import replacing
 from onmt_evsoftmax.vae import configuration, distributed
 from onmt_evsoftmax.vae.data import DataSet
 from onmt_evsoftmax.vae.training import Run

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onmt_evsoftmax import functional
-from onmt_evsoftmax.normalizers import get_normalizer
+from onmt_evsoftmax.normalizers import functional
+from onmt_evsoftmax.normalizers.registry import get_normalizer
 
 #: The mass that keeps logarithms finite in training, as in the paper.
 EPS = 1e-6

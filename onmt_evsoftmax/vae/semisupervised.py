@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from onmt_evsoftmax.normalizers import get_loss
+from onmt_evsoftmax.normalizers.registry import get_loss
 from onmt_evsoftmax.vae import latent
 from onmt_evsoftmax.vae.estimators import Estimator, marginalize
 

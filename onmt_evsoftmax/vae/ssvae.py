@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from onmt_evsoftmax.console import UserError, unknown_name
-from onmt_evsoftmax.normalizers import get_loss
+from onmt_evsoftmax.normalizers.registry import get_loss
+from onmt_evsoftmax.report.console import UserError, unknown_name
 from onmt_evsoftmax.vae import latent
 from onmt_evsoftmax.vae.configuration import check_data, check_names, check_numbers
 from onmt_evsoftmax.vae.data import DataSet

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onmt_evsoftmax.console import UserError
-from onmt_evsoftmax.files import replacing
-from onmt_evsoftmax.latex import escape
+from onmt_evsoftmax.report.console import UserError
+from onmt_evsoftmax.report.files import replacing
+from onmt_evsoftmax.report.latex import escape
 
 #: How methods are called in the paper; others keep their name.
 TITLES = {

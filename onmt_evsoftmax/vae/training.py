@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from onmt_evsoftmax.console import UserError
-from onmt_evsoftmax.files import replacing
+from onmt_evsoftmax.report.console import UserError
+from onmt_evsoftmax.report.files import replacing
 from onmt_evsoftmax.vae import distributed
 
 #: Batch of indices (B,) → loss to minimise, and numbers to report.

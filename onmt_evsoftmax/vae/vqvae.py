@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
 
-from onmt_evsoftmax.console import UserError
-from onmt_evsoftmax.normalizers import get_loss
+from onmt_evsoftmax.normalizers.registry import get_loss
+from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.vae import distributed, latent
 from onmt_evsoftmax.vae.autoencoder import VQVAE, usage
 from onmt_evsoftmax.vae.configuration import check_data, check_names, check_numbers

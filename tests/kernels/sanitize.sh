@@ -32,13 +32,13 @@ for job in $(jobs -p); do wait "$job"; done
 export LD_PRELOAD="$("$CC" -print-file-name=libasan.so) $("$CC" -print-file-name=libubsan.so)"
 export ASAN_OPTIONS=detect_leaks=0  # Python's own; ours are tested by memory use
 export PYTHONPATH=$copy
-cd tests/kernels
+cd tests
 "$venv/bin/python" -c "
 from onmt_evsoftmax import kernels
 assert kernels.__file__.startswith('$copy/'), kernels.__file__
 assert kernels.backend() == 'avx512', kernels.backend()"
-files=(test_row_values.py test_row_specials.py test_row_layouts.py test_leaks_and_threads.py
-  test_attention_values.py test_attention_specials.py test_attention_dropout.py)
+files=(kernels/test_row_values.py kernels/test_row_specials.py kernels/test_row_layouts.py kernels/test_leaks_and_threads.py
+  attention/test_attention_values.py attention/test_attention_specials.py attention/test_attention_dropout.py)
 chosen=(-k 'not do_not_leak' "${files[@]}")  # the names of the tests, not of their file
 collected=$("$venv/bin/python" -m pytest --collect-only -qq "${chosen[@]}")
 for file in "${files[@]}"; do

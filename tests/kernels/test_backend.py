@@ -12,8 +12,9 @@ import torch
 from compiled import needs_kernels
 from row_cases import REFERENCE, each, generator
 
-from onmt_evsoftmax import functional, kernels
-from onmt_evsoftmax.kernels import operators
+from onmt_evsoftmax import kernels
+from onmt_evsoftmax.kernels import rows as operators
+from onmt_evsoftmax.normalizers import functional
 
 pytestmark = needs_kernels
 

@@ -13,8 +13,9 @@ import torch
 from compiled import needs_kernels
 from row_cases import generator
 
-from onmt_evsoftmax import functional, kernels
-from onmt_evsoftmax.attention import evsoftmax_attention
+from onmt_evsoftmax import kernels
+from onmt_evsoftmax.attention.sparse_attention import evsoftmax_attention
+from onmt_evsoftmax.normalizers import functional
 
 pytestmark = needs_kernels
 

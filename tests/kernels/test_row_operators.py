@@ -7,7 +7,7 @@ import torch
 from compiled import with_each_instruction_set
 from row_cases import each
 
-from onmt_evsoftmax import functional
+from onmt_evsoftmax.normalizers import functional
 
 pytestmark = with_each_instruction_set
 

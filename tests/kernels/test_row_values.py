@@ -15,7 +15,8 @@ import torch
 from compiled import with_each_instruction_set
 from row_cases import JUNK, REFERENCE, SIZES, backward, check, each, generator, scores_of
 
-from onmt_evsoftmax import functional, kernels
+from onmt_evsoftmax import kernels
+from onmt_evsoftmax.normalizers import functional
 
 pytestmark = with_each_instruction_set
 

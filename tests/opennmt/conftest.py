@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from bench import SPARSE, Workbench, hook_is_live, write_corpus
 from filelock import FileLock
+from workbench import SPARSE, Workbench, hook_is_live, write_corpus
 
 
 @pytest.fixture(scope="session")

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from bench import IS_35
 from models import LANGUAGE_MODEL, RNN, TRANSFORMER, batch, build
 from reference import entmax, evsoftmax, softmax
 from torch import Tensor, nn
+from workbench import IS_35
 
 from onmt_evsoftmax.opennmt import record_attention
 from onmt_evsoftmax.opennmt.modules import EXCLUDED

@@ -18,10 +18,10 @@ import pytest
 import torch
 from models import TRANSFORMER, build, flags, parse
 
-from onmt_evsoftmax.console import UserError
 from onmt_evsoftmax.opennmt import checkpoint as checkpoints
 from onmt_evsoftmax.opennmt.checkpoint import SparseOptions, load, save, stamped, sweep
 from onmt_evsoftmax.opennmt.settings import ADDED, Settings
+from onmt_evsoftmax.report.console import UserError
 
 SITE = Path(torch.__file__).parents[1]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from bench import IS_35
 from models import RNN, TRANSFORMER, batch, build, flags, translator_of
+from workbench import IS_35
 
-from onmt_evsoftmax.console import UserError
 from onmt_evsoftmax.opennmt.compat import _set_alignment_layer, patch_train_single
+from onmt_evsoftmax.report.console import UserError
 
 SEARCHES = {
     "beam": flags(beam_size=3),

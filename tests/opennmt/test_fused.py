@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from bench import IS_35
 from models import LANGUAGE_MODEL, RNN, TRANSFORMER, batch, build, flags, parse
+from workbench import IS_35
 
 from onmt_evsoftmax import kernels
-from onmt_evsoftmax.console import UserError
 from onmt_evsoftmax.opennmt import fused, record_attention
 from onmt_evsoftmax.opennmt.swap import put_normalizers
+from onmt_evsoftmax.report.console import UserError
 
 needs_kernels = pytest.mark.skipif(
     not kernels.available(),

@@ -11,15 +11,20 @@ import onmt.decoders.ensemble
 import onmt.opts
 import pytest
 import torch
-from bench import IS_35
 from models import RNN, TRANSFORMER, build, flags, parse, translator_of
 from onmt.utils.loss import LossCompute
 from torch import Tensor
+from workbench import IS_35
 
-from onmt_evsoftmax import functional
-from onmt_evsoftmax.console import UserError
-from onmt_evsoftmax.losses import entmax15_loss, evsoftmax_loss, softmax_loss, sparsemax_loss
+from onmt_evsoftmax.normalizers import functional
+from onmt_evsoftmax.normalizers.losses import (
+    entmax15_loss,
+    evsoftmax_loss,
+    softmax_loss,
+    sparsemax_loss,
+)
 from onmt_evsoftmax.opennmt.generator import IMPOSSIBLE, outputs_of
+from onmt_evsoftmax.report.console import UserError
 
 FUNCTIONS = ["sparsemax", "entmax15", "evsoftmax"]
 WORDS = ["a", "b", "c"]  # with four specials: seven tokens

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from bench import ROOT, hook_is_live
+from workbench import ROOT, hook_is_live
 
 SITE = Path(torch.__file__).parents[1]
 LIVE = "import sys; print('onmt_evsoftmax_hook' in sys.modules)"

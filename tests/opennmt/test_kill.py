@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench import Workbench
+from workbench import Workbench
 
 from onmt_evsoftmax.opennmt.checkpoint import load
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from bench import IS_35, Workbench, supports
+from workbench import IS_35, Workbench, supports
 
 from onmt_evsoftmax.opennmt import load_model, record_attention
 from onmt_evsoftmax.opennmt.checkpoint import SparseOptions, load

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from onmt_evsoftmax.normalizers import get_normalizer, normalizer_names
+from onmt_evsoftmax.normalizers.registry import get_normalizer, normalizer_names
 from onmt_evsoftmax.opennmt.modules import AttentionNormalizer
 
 

@@ -13,11 +13,11 @@ import torch
 from models import LANGUAGE_MODEL, RNN, TRANSFORMER, build, flags, parse, vocabularies
 from onmt.utils.parse import ArgumentParser
 
-from onmt_evsoftmax.console import UserError
-from onmt_evsoftmax.normalizers import normalizer_names
+from onmt_evsoftmax.normalizers.registry import normalizer_names
 from onmt_evsoftmax.opennmt.building import alphas
 from onmt_evsoftmax.opennmt.settings import Settings, overrule, written
 from onmt_evsoftmax.opennmt.swap import attention_sites, put_normalizers
+from onmt_evsoftmax.report.console import UserError
 
 
 def parse_yaml(tmp_path: Path, text: str, opts: Any = onmt.opts.train_opts) -> Namespace:

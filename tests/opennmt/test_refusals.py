@@ -13,8 +13,8 @@ from typing import Any
 import onmt
 import pytest
 import torch
-from bench import BIN, SPARSE, Workbench
 from test_checkpoint import Payload, without_the_package
+from workbench import BIN, SPARSE, Workbench
 
 from onmt_evsoftmax.opennmt.checkpoint import load
 

@@ -16,7 +16,7 @@ import models
 import pytest
 from commands import COMMANDS, ROOT, examples, run
 
-from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.trace import TraceReader
 
 

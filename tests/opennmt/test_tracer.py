@@ -16,9 +16,9 @@ import pytest
 import torch
 from onmt.modules import MultiHeadedAttention
 
-from onmt_evsoftmax.console import UserError
+from onmt_evsoftmax.attended import Counts
 from onmt_evsoftmax.opennmt import load_model, record_attention
-from onmt_evsoftmax.support import Counts
+from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.trace import Record, available
 from onmt_evsoftmax.trace.text import check_text, splitter
 from onmt_evsoftmax.trace.tracer import Tracer

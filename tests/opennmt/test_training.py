@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from bench import SPARSE, Workbench, settings_of, supports
+from workbench import SPARSE, Workbench, settings_of, supports
 
 from onmt_evsoftmax.opennmt.building import alphas
 from onmt_evsoftmax.opennmt.checkpoint import SparseOptions, load

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from bench import BIN, IS_35, SPARSE, Workbench, supports
+from workbench import BIN, IS_35, SPARSE, Workbench, supports
 
 from onmt_evsoftmax.opennmt import load_model, record_attention
 

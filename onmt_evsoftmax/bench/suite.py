@@ -1,0 +1,154 @@
+"""``python -m onmt_evsoftmax bench``."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from tqdm import tqdm
+
+from onmt_evsoftmax.bench import attention, endtoend, rows, scaling
+from onmt_evsoftmax.bench import results as report
+from onmt_evsoftmax.bench.timing import Result
+from onmt_evsoftmax.report.console import UserError, command_line
+from onmt_evsoftmax.report.outputs import (
+    FIGURES,
+    Writer,
+    add_output,
+    check_outputs,
+    ending,
+    write_outputs,
+)
+
+
+class Part(NamedTuple):
+    """Cases, and what measures one of them: (case, seconds, seed) → results.
+
+    ``check`` refuses, by a UserError, a part that cannot be measured here.
+    """
+
+    cases: Callable[[], Sequence[Any]]
+    measure: Callable[[Any, float, int], Iterator[Result]]
+    what: str
+    check: Callable[[], None] = lambda: None
+
+
+PARTS = {
+    "rows": Part(rows.cases, rows.measure, "normalizers against torch.softmax"),
+    "attention": Part(attention.cases, attention.measure, "attention against SDPA"),
+    "density": Part(attention.density_cases, attention.measure, "the same where few keys are kept"),
+    "length": Part(scaling.cases, scaling.measure, "time against length, up to 8192"),
+    "memory": Part(
+        scaling.cases,
+        scaling.measure_memory,
+        "peak memory against length",
+        scaling.check_memory,
+    ),
+    "endtoend": Part(
+        endtoend.cases,
+        endtoend.measure,
+        "onmt_train, onmt_translate: tokens/s",
+        endtoend.check,
+    ),
+}
+
+
+_ABOUT = """Speed and memory as ratios against named peers: all take turns, in one process (memory
+and OpenNMT-py's commands in processes of their own), and medians are divided. A target stands in
+parentheses, ! marks one that is missed. What was measured before an interruption is reported."""
+
+_EPILOG = f"""parts:
+{chr(10).join(f"  {name:<10} {part.what}" for name, part in PARTS.items())}
+
+example (keep the machine idle):
+  $ python -m onmt_evsoftmax bench --only rows attention -o bench.md -o bench.json
+  $ python -m onmt_evsoftmax bench --only length memory -o growth.svg
+"""
+
+_TEXTS = (".txt", ".md", ".json")
+
+#: The parts that a figure shows.
+PLOTTED = {"length", "memory"}
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = command_line(_ABOUT, _EPILOG, "python -m onmt_evsoftmax bench")
+    parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help="default: all")
+    parser.add_argument("--threads", type=int, metavar="N", help="default: as many as torch takes")
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, metavar="S", help="measuring per case (default: 5)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the random tensors (default: 0)")
+    parser.add_argument("--json", action="store_true", help="print JSON, at full precision")
+    add_output(parser, f"{' '.join(_TEXTS)} tables, {' '.join(FIGURES)} cost against length")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, then print the tables or write what is asked for."""
+    arguments = make_parser().parse_args(argv)
+    if not 0 <= arguments.seconds < math.inf:
+        raise UserError("bench: --seconds must be a number that is not negative")
+    if arguments.threads is not None and arguments.threads < 1:
+        raise UserError("bench: --threads must be at least 1")
+    chosen = [name for name in PARTS if arguments.only is None or name in arguments.only]
+    check_outputs(arguments.output, (*_TEXTS, *FIGURES))
+    plots = any(ending(path) in FIGURES for path in arguments.output)
+    if plots and not PLOTTED & set(chosen):
+        raise UserError("bench: nothing to plot; a figure needs the parts length or memory")
+    for name in chosen:
+        PARTS[name].check()
+    before = torch.get_num_threads()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    where = report.machine()
+    results: list[Result] = []
+    try:
+        for result in measure(chosen, arguments.seconds, arguments.seed):
+            results.append(result)
+    finally:
+        torch.set_num_threads(before)
+        if results:
+            _write(results, where, arguments.output, arguments.json)
+    return 0
+
+
+def _write(
+    results: Sequence[Result], where: dict[str, Any], paths: Sequence[str], as_json: bool
+) -> None:
+    """What was measured, to files or as text, and as JSON if that is asked for."""
+    measured = {result.part for result in results}
+    titles = {name: part.what for name, part in PARTS.items() if name in measured}
+    texts = {
+        ".txt": report.text(results, where, titles),
+        ".md": report.markdown(results, where, titles),
+        ".json": report.as_json(results, where),
+    }
+    outputs: dict[str, str | Writer] = {}
+    for path in paths:
+        kind = ending(path)
+        if kind in texts:
+            outputs[path] = texts[kind]
+        elif measured & PLOTTED:  # not yet, if the measuring was interrupted
+            outputs[path] = partial(report.draw, results, kind=kind.lstrip("."))
+    write_outputs(outputs)
+    if as_json:
+        print(texts[".json"], end="")
+    elif not paths:
+        print(texts[".txt"], end="")
+
+
+def measure(chosen: Sequence[str], seconds: float, seed: int) -> Iterator[Result]:
+    """All results of the chosen parts, with a progress bar on stderr."""
+    work = [(name, case) for name in chosen for case in PARTS[name].cases()]
+    with tqdm(total=len(work), file=sys.stderr, unit="case", disable=None) as bar:
+        for name, case in work:
+            bar.set_postfix_str(f"{name} {case}")
+            yield from PARTS[name].measure(case, seconds, seed)
+            bar.update()

@@ -1,0 +1,1 @@
+"""The mathematics: scores in, probabilities out. Knows only torch."""

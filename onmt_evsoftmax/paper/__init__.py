@@ -1,0 +1,1 @@
+"""The paper's tables and figures that are computed from files or from the mathematics alone."""

@@ -1,0 +1,248 @@
+"""The table of the paper from files: scores and attended tokens of every normalizer and seed.
+
+``python -m onmt_evsoftmax.paper.study --help``
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from onmt_evsoftmax.report.console import UserError, command_line, run
+from onmt_evsoftmax.report.outputs import (
+    FIGURES,
+    Writer,
+    add_output,
+    check_outputs,
+    ending,
+    write_outputs,
+)
+from onmt_evsoftmax.trace.source import pretty
+
+_ABOUT = """One table and figure of all normalizers and seeds, from the files of onmt_score and
+onmt_count_attended."""
+
+_EXAMPLE = """A NAME given several times has several runs (training seeds): mean ± standard error.
+
+example:
+  $ onmt_score --hyp softmax=s1.de softmax=s2.de evsoftmax=e1.de evsoftmax=e2.de --ref test.de \\
+        --lang de --baseline evsoftmax -o scores.json
+  $ python -m onmt_evsoftmax.paper.study --scores scores.json --attended softmax=s1.json \\
+        softmax=s2.json evsoftmax=e1.json evsoftmax=e2.json -o table.md -o table.tex -o tradeoff.pdf
+"""
+
+
+def _title(name: str) -> str:
+    """A system as the paper calls it; ``posthoc`` is what the recipes call post-hoc evidential."""
+    return pretty("posthoc_evidential" if name == "posthoc" else name)
+
+
+@dataclass(frozen=True)
+class Value:
+    """Mean over runs with its standard error (NaN for one run), and the stars of its test."""
+
+    mean: float
+    error: float = math.nan
+    stars: str = ""
+
+    @classmethod
+    def of(cls, runs: Sequence[float]) -> Value:
+        """Mean and standard error of the mean."""
+        error = statistics.stdev(runs) / math.sqrt(len(runs)) if len(runs) > 1 else math.nan
+        return cls(statistics.fmean(runs), error)
+
+    def text(self, digits: int) -> str:
+        """``29.40 ± 0.05*``."""
+        error = "" if math.isnan(self.error) else f" ± {self.error:.{digits}f}"
+        return f"{self.mean:.{digits}f}{error}{self.stars}"
+
+
+@dataclass(frozen=True)
+class Study:
+    """``rows``: what was measured → name of the system → value; ``attended``, ``bleu`` are two."""
+
+    systems: Sequence[str]
+    rows: Mapping[str, Mapping[str, Value]]
+    notes: Sequence[str]
+    attended: str
+    quality: str
+
+    def cells(self) -> list[list[str]]:
+        """The rows of the table as text."""
+        return [
+            [label, *(row[name].text(2) if name in row else "–" for name in self.systems)]
+            for label, row in self.rows.items()
+        ]
+
+    def json(self) -> dict[str, Any]:
+        """Everything with full precision."""
+        return {
+            label: {
+                name: {
+                    "mean": value.mean,
+                    "standard_error": None if math.isnan(value.error) else value.error,
+                    "stars": value.stars,
+                }
+                for name, value in row.items()
+            }
+            for label, row in self.rows.items()
+        }
+
+
+def _context(entry: Mapping[str, Any]) -> float:
+    return float(entry["kinds"]["context"]["all"]["attended"]["mean"])
+
+
+def _paper(entry: Mapping[str, Any]) -> float:
+    return float(entry["paper"]["mean"])
+
+
+def _available(entry: Mapping[str, Any]) -> float:
+    return float(entry["kinds"]["context"]["all"]["available"]["mean"])
+
+
+def _alignment(entry: Mapping[str, Any]) -> float:
+    """Error rate of the layer whose heads, averaged, align best.
+
+    The layer is chosen on the text that is scored, which flatters every system alike.
+    """
+    layers = entry["alignment"]["argmax"]["aer"]
+    return 100 * min(heads[-1] for heads in layers if heads[-1] is not None)
+
+
+_MEASURES: dict[str, Callable[[Mapping[str, Any]], float]] = {
+    "attended, all context heads": _context,
+    "attended, last layer, first head": _paper,
+    "of source tokens": _available,
+    "alignment error %, layer chosen on test": _alignment,
+}
+
+
+def read(scores: Path, attended: Sequence[tuple[str, Path]]) -> Study:
+    """Gather what ``onmt_score`` and ``onmt_count_attended`` wrote as JSON."""
+    told = _json(scores)
+    rows: dict[str, dict[str, Value]] = {}
+    try:
+        for metric in told["metrics"]:
+            rows[metric["name"]] = {
+                name: Value(
+                    found["mean"],
+                    math.nan if found.get("standard_error") is None else found["standard_error"],
+                    (found.get("comparison") or {}).get("stars", ""),
+                )
+                for name, found in metric["systems"].items()
+            }
+        systems = list(told["systems"])
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{scores} is not the JSON of onmt_score: no {error}") from error
+    quality = next(iter(rows))
+    for label, measure in _MEASURES.items():
+        runs: dict[str, list[float]] = {}
+        for name, path in attended:
+            entries = _json(path)
+            try:
+                runs.setdefault(name, []).extend(measure(entry) for entry in entries)
+            except (KeyError, TypeError):
+                if measure is not _alignment:  # only corpora with gold alignments have it
+                    raise UserError(f"{path} is not the JSON of onmt_count_attended") from None
+        if any(runs.values()):
+            rows[label] = {name: Value.of(found) for name, found in runs.items() if found}
+    missing = {name for name, _ in attended} ^ set(systems)
+    if missing:
+        raise UserError(f"{', '.join(sorted(missing))}: not in both --scores and --attended")
+    notes = []
+    if told.get("baseline"):
+        notes.append(f"* p < 0.05, ** p < 0.01 against {_title(told['baseline'])}")
+    if any(len(found) > 1 for found in told["systems"].values()):
+        notes.append("± standard error over training seeds")
+    return Study(systems, rows, notes, "attended, all context heads", quality)
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON: {error}") from error
+
+
+def draw(study: Study, format: str, path: Path) -> None:
+    """Quality over attended tokens, one point per normalizer with its standard errors."""
+    from matplotlib.figure import Figure
+
+    from onmt_evsoftmax.report import style
+
+    with style.readable([*map(_title, study.systems)]):
+        figure = Figure(figsize=(3.4, 2.4))
+        axes = figure.subplots()
+        for index, name in enumerate(study.systems):
+            x, y = study.rows[study.attended][name], study.rows[study.quality][name]
+            colour = style.SERIES[index % len(style.SERIES)]
+            errors = [None if math.isnan(v.error) else v.error for v in (x, y)]
+            axes.errorbar(
+                x.mean, y.mean, xerr=errors[0], yerr=errors[1], marker="o", color=colour, capsize=2
+            )
+            axes.annotate(
+                _title(name),
+                (x.mean, y.mean),
+                xytext=(4, 5),
+                textcoords="offset points",
+                color=colour,
+            )
+        axes.margins(0.25)
+        axes.set_xlabel("attended source tokens, context attention")
+        axes.set_ylabel(study.quality)
+        axes.spines[["top", "right"]].set_visible(False)
+        style.save(figure, path, format)
+
+
+def _named(text: str) -> tuple[str, Path]:
+    name, separator, path = text.partition("=")
+    if not separator or not name:
+        raise UserError(f"--attended needs NAME=FILE, not {text}")
+    return name, Path(path)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Read, then write every output by its ending."""
+    from onmt_evsoftmax.report.table import RENDERERS, Table
+
+    endings = [*RENDERERS, ".json", *FIGURES]
+    parser = command_line(_ABOUT, _EXAMPLE, "python -m onmt_evsoftmax.paper.study")
+    parser.add_argument("--scores", type=Path, required=True, help="JSON of onmt_score")
+    parser.add_argument(
+        "--attended", nargs="+", required=True, metavar="NAME=FILE",
+        help="JSON of onmt_count_attended, one file per run",
+    )  # fmt: skip
+    parser.add_argument("--title", default="Translation quality and attended tokens")
+    add_output(parser, " ".join(endings))
+    options = parser.parse_args(argv)
+    check_outputs(options.output, endings)
+    study = read(options.scores, [_named(text) for text in options.attended])
+    table = Table(options.title, ["", *map(_title, study.systems)], study.cells(), 1, study.notes)
+    outputs: dict[str, str | Writer] = {}
+    for path in options.output:
+        kind = ending(path)
+        if kind in FIGURES:
+            outputs[path] = partial(draw, study, kind)
+        else:
+            outputs[path] = RENDERERS[kind](table) if kind in RENDERERS else _dump(study)
+    write_outputs(outputs)
+    if not options.output:
+        print(table.text())
+    return 0
+
+
+def _dump(study: Study) -> str:
+    return json.dumps(study.json(), indent=1, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    run(main)

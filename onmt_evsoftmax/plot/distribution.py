@@ -1,0 +1,60 @@
+"""How many keys the rows of each head attend to, as one small histogram per head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from onmt_evsoftmax.attended.counts import KindCounts
+from onmt_evsoftmax.report import style
+
+
+def draw(counts: Mapping[str, KindCounts], kind: str) -> Figure:
+    """Layers down, heads across; ``counts``: name of a trace → its counts of this kind.
+
+    Call it inside ``style.readable``.
+    """
+    layers = max(one.layers for one in counts.values())
+    heads = max(one.heads for one in counts.values())
+    width, height = max(3.2, 0.55 + 0.95 * heads), 0.75 + 0.72 * layers
+    figure = Figure(figsize=(width, height))
+    grid = figure.subplots(
+        layers, heads, squeeze=False, sharex=True, sharey=True,
+        gridspec_kw={
+            "left": 0.5 / width, "right": 0.99, "bottom": 0.38 / height, "top": 1 - 0.42 / height,
+            "wspace": 0.12, "hspace": 0.18,
+        },
+    )  # fmt: skip
+    most = max(one.histogram.shape[-1] for one in counts.values())
+    for index, (name, one) in enumerate(counts.items()):
+        colour = style.SERIES[index % len(style.SERIES)]
+        shares = one.histogram / np.maximum(one.histogram.sum(-1, keepdims=True), 1)
+        shares = np.pad(shares, ((0, 0), (0, 0), (0, most - shares.shape[-1])))
+        for layer in range(one.layers):
+            for head in range(one.heads):
+                axes = grid[layer, head]
+                edges = np.arange(most + 1) - 0.5
+                axes.stairs(shares[layer, head], edges, color=colour, fill=True, alpha=0.25)
+                dashes = ("-", "--", ":", "-.")[index % 4]
+                label = name if layer == head == 0 else None
+                axes.stairs(
+                    shares[layer, head], edges, color=colour, linewidth=0.9, linestyle=dashes,
+                    label=label,
+                )  # fmt: skip
+    for layer in range(layers):
+        for head in range(heads):
+            axes = grid[layer, head]
+            axes.set_xlim(0.5, most - 0.5)
+            axes.set_ylim(0, None)
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.tick_params(labelsize=6, length=2, width=0.5, pad=1.5)
+            axes.xaxis.get_major_locator().set_params(integer=True, nbins=3)
+            axes.yaxis.get_major_locator().set_params(nbins=3)
+            if layer == 0:
+                axes.set_title(f"head {head + 1}", size=7, pad=3)
+        grid[layer, 0].set_ylabel(f"layer {layer + 1}", size=7)
+    figure.supxlabel(f"attended keys per row, {kind} attention (share of rows)", size=7, y=0.02)
+    figure.legend(loc="upper right", ncols=6, frameon=False, fontsize=7, borderaxespad=0.1)
+    return figure

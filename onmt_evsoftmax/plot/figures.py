@@ -1,0 +1,138 @@
+"""From traces and options to heatmaps and bars."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onmt_evsoftmax.attended.alignment import Gold, gold_of
+from onmt_evsoftmax.corpora.marks import NO_WORD
+from onmt_evsoftmax.plot import bars, choice, panels
+from onmt_evsoftmax.report import style
+from onmt_evsoftmax.report.console import UserError
+from onmt_evsoftmax.trace import Grid, Record, Tokens, grid
+from onmt_evsoftmax.trace.source import Source
+
+
+def make(sources: Sequence[Source], options: Namespace, gold: Sequence[Gold] | None) -> None:
+    """Draw ``options.output`` (.png, .svg or .pdf)."""
+    count = min(len(source.trace) for source in sources)
+    line = choice.one(options.sentence or "1", count, "--sentence")
+    kind = options.kind or _default_kind(sources)
+    views = [(source, *_view(source, line, kind, options.level)) for source in sources]
+    if options.bars is not None:
+        _bars(views, kind, options)
+    else:
+        _heatmaps(views, kind, options, gold)
+
+
+def _default_kind(sources: Sequence[Source]) -> str:
+    kinds = sources[0].trace.header.kinds
+    return "context" if "context" in kinds else next(iter(kinds))
+
+
+def _view(source: Source, line: int, kind: str, level: str) -> tuple[Record, Grid]:
+    record = source.sentence(line)
+    if kind not in record.attention:
+        have = ", ".join(record.attention) or "none"
+        raise UserError(f"{source.trace.path} has no {kind} attention, only {have}; see --kind")
+    view = grid(record, kind, level, source.trace.header.subwords)
+    if not view.rows or not view.keys:
+        raise UserError(f"{source.trace.path}: sentence {line} is empty; choose another")
+    return record, view
+
+
+def _heads(view: Grid, options: Namespace) -> list[tuple[str, NDArray, NDArray]]:
+    """(name, weights, support) of every layer and head that was asked for."""
+    layers, heads = view.weights.shape[:2]
+    chosen = []
+    for layer in choice.parse(options.layer, layers, "--layer"):
+        for head in choice.parse(options.head, heads, "--head", mean=True):
+            if head == choice.MEAN:
+                name = f"layer {layer + 1}, mean of heads"
+                chosen.append((name, view.weights[layer].mean(0), view.support[layer].any(0)))
+            else:
+                name = f"layer {layer + 1}, head {head + 1}"
+                chosen.append((name, view.weights[layer, head], view.support[layer, head]))
+    return chosen
+
+
+def _heatmaps(
+    views: Sequence[tuple[Source, Record, Grid]],
+    kind: str,
+    options: Namespace,
+    gold: Sequence[Gold] | None,
+) -> None:
+    several = len(views) > 1
+    lines = []
+    for source, record, view in views:
+        outlines = _outlines(record, kind, options.level, gold, options.align)
+        lines.append(
+            [
+                panels.Panel(
+                    f"{source.name}\n{name}" if several else f"{kind}, {name}",
+                    weights,
+                    support,
+                    view.available,
+                    view.rows,
+                    view.keys,
+                    outlines,
+                )
+                for name, weights, support in _heads(view, options)
+            ]
+        )
+    if several:
+        # Traces across, heads down, so that neighbours differ in the normalizer.
+        if len({len(line) for line in lines}) > 1:
+            raise UserError("the models differ in layers or heads; choose them by number")
+        chosen = [line[i] for i in range(len(lines[0])) for line in lines]
+    else:
+        chosen = lines[0]
+    texts = [text for panel in chosen for text in (panel.title, *panel.rows, *panel.keys)]
+    with style.readable(texts):
+        figure = panels.draw(chosen, len(lines) if several else None, options.values)
+        style.save(figure, options.output)
+
+
+def _outlines(
+    record: Record, kind: str, level: str, gold: Sequence[Gold] | None, name: str
+) -> NDArray[np.int8] | None:
+    if gold is None or kind != "context":
+        return None
+    rows, keys = record.axes(kind)
+    return panels.gold_cells(gold_of(record, gold, name), _words(rows, level), _words(keys, level))
+
+
+def _words(side: Tokens, level: str) -> list[int]:
+    """The word of each row or key; at the level of words every unit once."""
+    if level == "subword":
+        return list(side.words)
+    words: list[int] = []
+    for word in side.words:
+        if word == NO_WORD or not words or words[-1] != word:
+            words.append(word)
+    return words
+
+
+def _bars(views: Sequence[tuple[Source, Record, Grid]], kind: str, options: Namespace) -> None:
+    keys = views[0][2].keys
+    rows = []
+    for source, _, view in views:
+        if view.keys != keys:
+            raise UserError(
+                f"{views[0][0].trace.path} and {source.trace.path} differ in their tokens; bars "
+                "need the same keys: trace the same text, or try --level word"
+            )
+        if not 1 <= options.bars <= len(view.rows):
+            raise UserError(f"--bars {options.bars}: there are {len(view.rows)} rows, from 1")
+        row = options.bars - 1
+        for name, weights, support in _heads(view, options):
+            title = source.name if len(views) > 1 else name
+            rows.append(bars.Row(title, view.rows[row], weights[row], support[row]))
+    if len(rows) > len(style.SERIES):
+        raise UserError(f"{len(rows)} bars per token are unreadable; choose fewer heads")
+    with style.readable([*keys, *(text for row in rows for text in (row.name, row.word))]):
+        style.save(bars.draw(rows, keys), options.output)

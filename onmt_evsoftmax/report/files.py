@@ -1,0 +1,95 @@
+"""Reading text so that errors name file and line; writing files whole or not at all."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from onmt_evsoftmax.report.console import UserError
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary path beside ``path``; rename it onto ``path`` only if the block succeeds.
+
+    An exception, a kill or a full disk leaves whatever was at ``path`` before.
+    """
+    target = Path(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+    except OSError as error:
+        raise UserError(f"cannot write {target}: {error.strerror}; choose another place") from error
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, target)
+    except OSError as error:
+        raise UserError(f"cannot write {target}: {error.strerror}; the file was not changed") from (
+            error
+        )
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def read_lines(path: str | os.PathLike[str]) -> list[str]:
+    r"""Lines of a UTF-8 text file without their ``\n``; a missing, empty or broken file is told.
+
+    ``-`` is standard input.
+    """
+    name = "standard input" if str(path) == "-" else path
+    try:
+        data = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    if not data:
+        raise UserError(f"{name} is empty; it must have at least one line")
+    lines = data.removesuffix(b"\n").split(b"\n")
+    return [decode_line(name, number, line) for number, line in enumerate(lines, start=1)]
+
+
+def decode_line(path: str | os.PathLike[str], number: int, line: bytes) -> str:
+    """Decode one line of ``path``; on invalid UTF-8 say which file and line.
+
+    A byte order mark before the first line and a ``\\r`` before the ``\\n`` are not text.
+    """
+    if number == 1:
+        line = line.removeprefix(codecs.BOM_UTF8)
+    try:
+        return line.removesuffix(b"\r").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path}, line {number}: not valid UTF-8 (byte {error.start + 1}); "
+            "convert the file, for example with iconv"
+        ) from error
+
+
+def need_file(path: str | os.PathLike[str]) -> None:
+    """Refuse a pipe, a device or ``-`` where a file is read twice or from its middle."""
+    found = Path(path)
+    if str(path) == "-" or (found.exists() and not found.is_file() and not found.is_dir()):
+        raise UserError(f"{path} is not a file that can be read twice; save it to one first")
+
+
+def same_length(files: Sequence[tuple[str | os.PathLike[str], Sequence[str]]]) -> None:
+    """Refuse parallel files that do not have the same number of lines, naming the numbers."""
+    (first, lines), *others = files
+    for path, other in others:
+        if len(other) != len(lines):
+            raise UserError(
+                f"{first} has {len(lines)} lines but {path} has {len(other)}; "
+                "they must be parallel, line by line"
+            )

@@ -1,0 +1,78 @@
+"""How figures look: colours that survive colour blindness and a grey printer, names, saving."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+
+from onmt_evsoftmax.report import fonts
+from onmt_evsoftmax.report.files import replacing
+
+#: Lightness falls evenly from the smallest weight to the largest, so it also reads in grey; it
+#: starts well below white, which is kept for exact zeros.
+WEIGHTS = LinearSegmentedColormap.from_list(
+    "weights", ["#c6dbec", "#8fbcdb", "#4f94c4", "#1f65a2", "#0b2f5f"]
+)
+GRID = "#d9d9d9"
+INK = "#222222"
+GOLD = "#d55e00"
+#: Okabe and Ito's palette, ordered so that neighbours differ in lightness too.
+SERIES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#000000")
+HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "")
+
+
+@contextmanager
+def readable(texts: Iterable[str], size: float = 8.0) -> Iterator[None]:
+    """Settings for one figure with these texts in it; warns of letters that no font has."""
+    families, missing = fonts.choose(texts)
+    if missing:
+        print(
+            f"warning: no installed font has {' '.join(missing[:20])} "
+            f"({', '.join(f'U+{ord(c):04X}' for c in missing[:5])}); "
+            "they are drawn as boxes: install a font that has them, for example Noto",
+            file=sys.stderr,
+        )
+    settings: Any = {
+        "font.family": families,
+        "font.size": size,
+        "text.color": INK,
+        "axes.labelcolor": INK,
+        "axes.edgecolor": INK,
+        "axes.linewidth": 0.6,
+        "xtick.color": INK,
+        "ytick.color": INK,
+        "hatch.linewidth": 0.6,
+        # $ in a token is a dollar, not mathematics.
+        "text.parse_math": False,
+        # Outlines look the same in every viewer; PDF text stays selectable.
+        "svg.fonttype": "path",
+        "svg.hashsalt": "onmt_evsoftmax",
+        "pdf.fonttype": 42,
+    }
+    with matplotlib.rc_context(settings):
+        yield
+
+
+def save(
+    figure: Figure, path: str | os.PathLike[str], ending: str | None = None, dpi: int = 200
+) -> None:
+    """Write a figure by the path's ending, whole or not at all; same figure, same bytes."""
+    extension = (ending or Path(path).suffix).lower().lstrip(".")
+    dates: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    with replacing(path) as temporary:
+        figure.savefig(
+            temporary,
+            format=extension,
+            dpi=dpi,
+            bbox_inches="tight",
+            pad_inches=0.05,
+            metadata=dates.get(extension),
+        )

@@ -1,0 +1,204 @@
+"""When attention is computed in which way, and that all of them agree."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from attention_cases import check, generator, random
+from compiled import needs_kernels
+
+from onmt_evsoftmax import kernels
+from onmt_evsoftmax.attention.sparse_attention import evsoftmax_attention
+from onmt_evsoftmax.normalizers import functional
+
+
+def test_masks_that_differ_between_queries_and_biases():
+    query, key, value = (random(2, 3, 20, 8, seed=i) for i in range(3))
+    mask = torch.rand(2, 1, 20, 20, generator=generator(3)) < 0.7
+    mask[..., 0] = True
+    check(query, key, value, mask)
+    bias = random(3, 20, 20, seed=4)
+    scores = query @ key.transpose(-1, -2) / math.sqrt(8) + bias
+    expected = functional.evsoftmax(scores) @ value
+    torch.testing.assert_close(evsoftmax_attention(query, key, value, bias), expected)
+    minus = torch.where(mask, 0.0, -math.inf)
+    torch.testing.assert_close(
+        evsoftmax_attention(query, key, value, minus), evsoftmax_attention(query, key, value, mask)
+    )
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_a_key_mask_may_be_given_in_full(is_causal):
+    query, key, value = (random(2, 3, 20, 8, seed=i) for i in range(3))
+    mask = torch.rand(2, 1, 1, 20, generator=generator(3)) < 0.7
+    whole = mask.expand(2, 3, 20, 20)
+    expected = evsoftmax_attention(query, key, value, mask, is_causal)
+    assert torch.equal(evsoftmax_attention(query, key, value, whole, is_causal), expected)
+    copied = evsoftmax_attention(query, key, value, whole.contiguous(), is_causal)
+    torch.testing.assert_close(copied, expected, atol=2e-6, rtol=1e-5)
+
+
+def test_the_explicit_way_passes_gradcheck():
+    tensors = [random(1, 2, 5, 3, seed=i).double().requires_grad_() for i in range(3)]
+    assert torch.autograd.gradcheck(evsoftmax_attention, tensors)
+    assert torch.autograd.gradgradcheck(evsoftmax_attention, tensors)
+
+
+@needs_kernels
+@pytest.mark.parametrize("dropout_p", [0.0, 0.5])
+def test_second_derivatives(dropout_p):
+    query, key, value = (random(1, 2, 12, 8, seed=i).requires_grad_() for i in range(3))
+    mask = torch.arange(12) < 9
+
+    def second(way: str):
+        out = evsoftmax_attention(
+            query, key, value, mask, True, None, dropout_p, generator=generator(1), way=way
+        )
+        first = torch.autograd.grad(out.square().sum(), (query, key, value), create_graph=True)
+        total = sum(g.square().sum() for g in first)
+        return torch.autograd.grad(total, (query, key, value))
+
+    for got, want in zip(second("fused"), second("explicit"), strict=True):
+        torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4)
+
+
+def test_custom_scale_and_empty_tensors():
+    query, key, value = (random(2, 3, 20, 8, seed=i) for i in range(3))
+    scaled = evsoftmax_attention(query, key, value, scale=0.5)
+    torch.testing.assert_close(
+        scaled, evsoftmax_attention(query * 0.5 * math.sqrt(8), key, value), atol=2e-6, rtol=1e-5
+    )
+    assert evsoftmax_attention(query[:, :, :0], key, value).shape == (2, 3, 0, 8)
+    assert evsoftmax_attention(query[:0], key[:0], value[:0]).shape == (0, 3, 20, 8)
+    assert (evsoftmax_attention(query, key[:, :, :0], value[:, :, :0]) == 0).all()
+
+
+@needs_kernels
+def test_gradients_of_empty_values_are_zero(instruction_set):
+    leaves = [random(1, 2, 40, size, seed=i).requires_grad_() for i, size in enumerate((16, 16, 0))]
+    big = [random(1, 2, 40, 16, seed=i).requires_grad_() for i in range(3)]
+    # What this leaves behind in memory must not come up as a gradient.
+    (evsoftmax_attention(*big, way="fused") * 1e6).square().sum().backward()
+    out = evsoftmax_attention(*leaves, way="fused")
+    assert out.shape == (1, 2, 40, 0)
+    for grad in torch.autograd.grad(out.sum(), leaves):
+        assert (grad == 0).all()
+
+
+def test_masks_and_dropout_where_only_the_values_differ():
+    """Heads with values of their own but the same query and key."""
+    query, key, value = random(1, 1, 5, 8), random(1, 1, 6, 8, seed=1), random(3, 2, 6, 4, seed=2)
+    whole = [t.expand(3, 2, -1, -1) for t in (query, key, value)]
+    mask = torch.rand(3, 2, 5, 6, generator=generator(3)) < 0.7
+    for options in ({"mask": mask}, {"mask": random(3, 2, 5, 6)}, {"mask": mask[:, :, :1]}):
+        expected = evsoftmax_attention(*whole, **options)
+        torch.testing.assert_close(evsoftmax_attention(query, key, value, **options), expected)
+    expected = evsoftmax_attention(*whole, dropout_p=0.5, generator=generator(1))
+    for way in ("auto", "explicit"):
+        got = evsoftmax_attention(query, key, value, dropout_p=0.5, generator=generator(1), way=way)
+        torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("queries", [0, 4])
+def test_any_mask_does_where_there_are_no_queries(queries):
+    query, key = random(1, 1, queries, 8), random(1, 1, 6, 8, seed=1)
+    mask = torch.ones(1, 6, dtype=torch.bool).expand(queries, 6)
+    for given in (mask, mask.clone()):
+        assert evsoftmax_attention(query, key, key, given).shape == (1, 1, queries, 8)
+
+
+def test_autocast_changes_nothing_for_tensors_of_one_type():
+    tensors = [random(2, 4, 50, 32, seed=i) for i in range(3)]
+    mask = torch.rand(2, 1, 50, 50, generator=generator(3)) < 0.8
+    ways = ["explicit", "fused"] if kernels.available() else ["explicit"]
+    for dtype in (torch.float32, torch.bfloat16):
+        given = [t.to(dtype) for t in tensors]
+        expected = evsoftmax_attention(*given, mask)
+        plain = {way: evsoftmax_attention(*given, way=way) for way in ways}
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(evsoftmax_attention(*given, mask), expected)
+            for way in ways:
+                assert torch.equal(evsoftmax_attention(*given, way=way), plain[way])
+
+
+@needs_kernels
+def test_autocast_changes_no_second_derivative():
+    leaves = [random(1, 2, 12, 8, seed=i).requires_grad_() for i in range(3)]
+
+    def first(autocast: bool):
+        out = evsoftmax_attention(*leaves, way="fused")
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            return torch.autograd.grad(out.square().sum(), leaves, create_graph=True)
+
+    for got, want in zip(first(True), first(False), strict=True):
+        assert torch.equal(got, want)
+
+
+def test_autocast_brings_different_types_together():
+    query, key, value = (random(2, 2, 20, 16, seed=i) for i in range(3))
+    half = [t.bfloat16() for t in (query, key, value)]
+    expected = evsoftmax_attention(*half)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(evsoftmax_attention(query, *half[1:]), expected)
+        assert torch.equal(evsoftmax_attention(half[0], half[1], value), expected)
+        with pytest.raises(TypeError, match="one floating-point type"):
+            evsoftmax_attention(query.double(), *half[1:])
+
+
+@needs_kernels
+def test_negated_views_are_read_as_what_they_are():
+    """``z.conj().imag`` is a view of z's memory and a note that its numbers are negated."""
+    tensors = [torch.complex(random(1, 2, 9, 8), random(1, 2, 9, 8, seed=i)) for i in range(4)]
+    negated = [t.conj().imag for t in tensors]
+    assert all(t.is_neg() for t in negated)
+    plain = [t.clone().resolve_neg() for t in negated]
+    results = []
+    for *leaves, grad in (negated, plain):
+        leaves = [t.detach().requires_grad_() for t in leaves]
+        out = evsoftmax_attention(*leaves, way="fused")
+        results.append([out, *torch.autograd.grad(out, leaves, grad)])
+        p = functional.evsoftmax(leaves[0])
+        results[-1] += [p, *torch.autograd.grad(p, leaves[:1], grad)]
+    for got, want in zip(*results, strict=True):
+        assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"way": "quick"}, ValueError, "must be one of"),
+        ({"dropout_p": 1.0}, ValueError, "below 1"),
+        ({"mask": torch.ones(3, dtype=torch.bool)}, ValueError, "does not broadcast"),
+        ({"mask": torch.ones(5, dtype=torch.int64)}, TypeError, "True = takes part"),
+        ({"mask": torch.zeros(4, 5), "way": "fused"}, ValueError, "differs between queries"),
+        ({"dropout_p": 0.1, "way": "flex"}, ValueError, "no dropout"),
+        ({"mask": torch.zeros(4, 5).double()}, TypeError, "needs a query of float64"),
+    ],
+)
+@needs_kernels
+def test_refusals_say_what_is_wrong(options, error, says):
+    query, key, value = random(1, 1, 4, 8), random(1, 1, 5, 8), random(1, 1, 5, 8)
+    with pytest.raises(error, match=says):
+        evsoftmax_attention(query, key, value, **options)
+
+
+def test_shapes_and_types_must_fit():
+    with pytest.raises(ValueError, match="do not fit"):
+        evsoftmax_attention(random(4, 8), random(5, 7), random(5, 8))
+    with pytest.raises(TypeError, match="one floating-point type"):
+        evsoftmax_attention(random(4, 8), random(5, 8).double(), random(5, 8))
+    with pytest.raises(ValueError, match=r"float32|not compiled"), kernels.using("auto"):
+        evsoftmax_attention(*(random(5, 8).double() for _ in range(3)), way="fused")
+    with pytest.raises(ValueError, match="must repeat them"):
+        evsoftmax_attention(random(1, 8, 5, 4), random(1, 2, 5, 4), random(1, 2, 5, 4))
+
+
+def test_without_kernels_the_explicit_way_is_taken():
+    tensors = [random(2, 3, 20, 8, seed=i) for i in range(3)]
+    with kernels.using("torch"):
+        out = evsoftmax_attention(*tensors)
+        with pytest.raises(ValueError, match="not compiled"):
+            evsoftmax_attention(*tensors, way="fused")
+    torch.testing.assert_close(out, evsoftmax_attention(*tensors), atol=2e-6, rtol=1e-5)

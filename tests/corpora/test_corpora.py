@@ -1,0 +1,280 @@
+"""Steps from archives to subwords, against awk, subword-nmt itself, and what must never be lost."""
+
+from __future__ import annotations
+
+import errno
+import io
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+import sentencepiece
+from corpus_files import gz, iwslt_members, sentence, sgm, tags, tar
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onmt_evsoftmax.corpora import extract, parallel, settings, split, subwords, tokenise
+from onmt_evsoftmax.corpora.archives import member_lines
+from onmt_evsoftmax.corpora.clean import Cleaning
+from onmt_evsoftmax.corpora.verbs import main
+from onmt_evsoftmax.report.console import UserError
+
+words = st.lists(st.sampled_from(["a", "bb", "ccc"]), max_size=12).map(" ".join)
+pairs = st.lists(st.tuples(words, words), max_size=30)
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+# ---------------------------------------------------------------- parallel text
+
+
+def test_unequal_counts_are_named_with_their_numbers(tmp_path):
+    source, target = write(tmp_path / "a.en", "1", "2", "3", "4"), write(tmp_path / "a.de", "1")
+    with pytest.raises(UserError, match=r"a\.en has 4 lines but .*a\.de has 1;"):
+        list(parallel.pairs_of(source, target))
+    with pytest.raises(UserError, match=r"a\.de has 1 lines but .*a\.en has 4;"):
+        list(parallel.pairs_of(target, source))
+
+
+def test_invalid_utf8_is_named_with_file_and_line(tmp_path):
+    path = tmp_path / "a.en"
+    path.write_bytes(b"fine\nGr\xfc\xdfe\n")
+    with pytest.raises(UserError, match=r"a\.en, line 2: not valid UTF-8"):
+        list(parallel.lines_of(path))
+
+
+def test_an_empty_side_is_an_error(tmp_path):
+    source, target = write(tmp_path / "a.en", "x", "y"), write(tmp_path / "a.de", "", "  ")
+    with pytest.raises(UserError, match=r"a\.de is an empty side: all its 2 lines are blank"):
+        list(parallel.pairs_of(source, target))
+    (tmp_path / "none").touch()
+    with pytest.raises(UserError, match="none is empty"):
+        list(parallel.lines_of(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_leaves_nothing_and_says_what_to_do(tmp_path, monkeypatch, code):
+    class Full(io.StringIO):
+        def write(self, text):
+            raise OSError(code, "No space left on device")
+
+    monkeypatch.setattr(parallel, "open", lambda *_, **__: Full(), raising=False)
+    with pytest.raises(UserError, match=r"out\.en: No space left on device; free some space"):
+        parallel.write_columns([tmp_path / "out.en", tmp_path / "out.de"], [("a", "b")])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_in_the_rows_leaves_neither_file(tmp_path):
+    def rows():
+        yield "a", "b"
+        raise UserError("broken")
+
+    with pytest.raises(UserError, match="broken"):
+        parallel.write_columns([tmp_path / "out.en", tmp_path / "out.de"], rows())
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---------------------------------------------------------------- archives and formats
+
+
+@pytest.mark.parametrize("name", ["a.tgz", "a.gz", "a.zip"])
+@pytest.mark.parametrize("keep", [0.5, 0.9])
+def test_a_truncated_archive_is_named(tmp_path, name, keep):
+    path = tmp_path / name
+    text = "".join(f"{sentence('en', n)} {hash(str(n))}\n" for n in range(5000))
+    if name == "a.tgz":
+        tar(path, {"x/a.en": text, "x/b.en": text})
+    elif name == "a.gz":
+        gz(path, text)
+    else:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("a.en", text)
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
+    member = None if name == "a.gz" else ("b.en" if name == "a.tgz" else "a.en")
+    with pytest.raises(UserError, match=rf"{name} is truncated or damaged .*fetch it again"):
+        list(member_lines(path, member))
+
+
+def test_a_missing_member_is_named_with_those_that_are_there(tmp_path):
+    path = tar(tmp_path / "dev.tgz", {"dev/newstest2014.en": "x\n"})
+    with pytest.raises(
+        UserError, match=r"dev\.tgz has no file newstest2015; it has newstest2014\.en"
+    ):
+        list(member_lines(path, "newstest2015"))
+
+
+def test_tags_drop_metadata_but_keep_titles_and_descriptions():
+    found = list(extract.tags(tags("en", 5).splitlines()))
+    assert found == [sentence("en", n) for n in range(5)]
+
+
+def test_segments_of_xml_and_sgml_are_unescaped():
+    xml = str(iwslt_members()["de-en/IWSLT14.TED.tst2010.de-en.en.xml"])
+    assert next(extract.segments(xml.splitlines())) == sentence("en", 1020) + " & so"
+    found = list(extract.segments(sgm("srcset", "en", range(3)).splitlines()))
+    assert found == [sentence("en", n) + " R&D & x" for n in range(3)]
+
+
+def test_columns_take_two_and_name_a_line_with_fewer(tmp_path):
+    path = write(tmp_path / "deu.txt", "Hi.\tHallo!\tCC-BY", "Run!")
+    rows = extract.columns(path, None)
+    assert next(rows) == ("Hi.", "Hallo!")
+    with pytest.raises(UserError, match=r"deu\.txt, line 2: no tab"):
+        next(rows)
+
+
+# ---------------------------------------------------------------- cleaning and splitting
+
+
+@given(pairs, st.integers(1, 10), st.sampled_from([1.0, 1.5, 9.0]), st.booleans())
+def test_cleaning_keeps_exactly_what_the_rules_allow(rows, longest, ratio, unique):
+    rules = Cleaning(longest, ratio, unique, held_out={"a bb"})
+    kept = list(rules(rows))
+    expected, seen = [], set()
+    for pair in rows:
+        lengths = sorted(len(side.split()) for side in pair)
+        fine = lengths[0] > 0 and lengths[1] <= longest and lengths[1] <= ratio * lengths[0]
+        if fine and pair[0] != "a bb" and not (unique and pair in seen):
+            expected.append(pair)
+            seen.add(pair)
+    assert kept == expected
+    assert rules.kept + sum(rules.dropped.values()) == len(rows)
+
+
+def test_every_23rd_line_is_what_awk_says(tmp_path):
+    source = write(tmp_path / "a.en", *(f"e{n}" for n in range(100)))
+    target = write(tmp_path / "a.de", *(f"d{n}" for n in range(100)))
+    assert (
+        main(["split", str(source), str(target), "--every", "23", "-o", str(tmp_path / "s")]) == 0
+    )
+    for name, rule in (("valid", "NR%23==0"), ("train", "NR%23!=0")):
+        for path in (source, target):
+            told = subprocess.run(["awk", rule, path], capture_output=True, text=True, check=True)
+            assert (tmp_path / "s" / f"{name}{path.suffix}").read_text() == told.stdout
+
+
+@given(st.lists(st.tuples(st.integers(0, 30).map(str), st.integers().map(str)), min_size=60))
+def test_a_source_sentence_is_on_one_side_of_the_split(rows):
+    if len({source for source, _ in rows}) <= 6:
+        return
+    parts: dict[str, list] = {"train": [], "valid": [], "test": []}
+    for part, pair in split.by_source(3, rows):
+        parts[part].append(pair)
+    sources = {part: {source for source, _ in found} for part, found in parts.items()}
+    assert len(parts["valid"]) == len(parts["test"]) == 3
+    assert not sources["train"] & sources["valid"]
+    assert not sources["train"] & sources["test"]
+    assert not sources["valid"] & sources["test"]
+    shuffled = {source for part, (source, _) in split.by_source(3, rows[::-1]) if part == "test"}
+    assert shuffled == sources["test"], "the split depends on sentences, not on their order"
+
+
+def test_too_few_sentences_to_hold_out_are_told():
+    with pytest.raises(UserError, match="cannot hold out twice 2 source sentences of 3"):
+        list(split.by_source(2, [("a", "x"), ("b", "x"), ("c", "x")]))
+
+
+# ---------------------------------------------------------------- words and subwords
+
+
+@pytest.mark.parametrize(
+    "text", ["„Grüß Gott“, sagte sie.", "Ein Mann (rechts) lacht!", "A & B < C"]
+)
+def test_detokenising_undoes_tokenising(text):
+    tokens = tokenise.tokenise_line("de", text)
+    assert tokens != text or "&" in text
+    assert tokenise.detokenise_line("de", tokens).replace(" ", "") == text.replace(" ", "")
+
+
+def test_processes_change_nothing(monkeypatch):
+    monkeypatch.setattr(tokenise, "_BLOCK", 8)
+    lines = [sentence("de", n) for n in range(50)]
+    assert list(tokenise.mapped(str.upper, lines, 2, "t")) == [line.upper() for line in lines]
+
+
+TEXT = [sentence(lang, n) for n in range(60) for lang in ("en", "de")]
+
+
+def test_bpe_is_subword_nmts_own(tmp_path):
+    from subword_nmt.learn_bpe import learn_bpe
+
+    subwords.learn("bpe", [write(tmp_path / "text", *TEXT)], 40, tmp_path / "codes")
+    theirs = io.StringIO()
+    learn_bpe(io.StringIO("\n".join(TEXT)), theirs, 40)
+    assert (tmp_path / "codes").read_text() == theirs.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "size"), [("bpe", "codes", 40), ("sentencepiece", "s.model", 60)]
+)
+def test_joined_subwords_are_the_text_again(tmp_path, kind, name, size):
+    model = tmp_path / name
+    subwords.learn(kind, [write(tmp_path / "text", *TEXT)], size, model)
+    assert subwords.kind_of(model) == kind
+    unseen = "Überall Häuser zzz."
+    encoded = [subwords.encode_line(model, line) for line in [*TEXT, unseen]]
+    assert any(
+        len(pieces.split()) > len(line.split()) for pieces, line in zip(encoded, TEXT, strict=False)
+    )
+    assert [subwords.decode_line(kind, line) for line in encoded] == [*TEXT, unseen]
+
+
+def test_a_wrong_model_is_refused_in_one_sentence(tmp_path):
+    path = write(tmp_path / "x.model", "no model")
+    with pytest.raises(UserError, match=r"x\.model is no model of subwords"):
+        subwords.check_model(path)
+
+
+def test_too_many_pieces_are_told(tmp_path):
+    text = write(tmp_path / "text", *TEXT)
+    with pytest.raises(UserError, match="SentencePiece cannot learn 90000 pieces"):
+        subwords.learn("sentencepiece", [text], 90000, tmp_path / "s.model")
+    assert list(tmp_path.iterdir()) == [text]
+
+
+def test_pieces_of_a_large_corpus_are_learnt_from_all_its_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(subwords, "MOST_SENTENCES", len(TEXT))
+    texts = [write(tmp_path / "a", *TEXT), write(tmp_path / "b", *["лес"] * len(TEXT))]
+    subwords.learn("sentencepiece", texts, 44, tmp_path / "s.model")
+    model = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "s.model"))
+    assert model.unk_id() not in model.encode("лес Nr8 cat")
+
+
+def test_text_without_anything_to_merge_is_told(tmp_path):
+    with pytest.raises(UserError, match="nothing to merge"):
+        subwords.learn("bpe", [write(tmp_path / "text", "a b", "c a")], 10, tmp_path / "codes")
+
+
+@pytest.mark.parametrize("option", [["--every", "0"], ["--by-source", "-1"], ["--every", "x"]])
+def test_numbers_are_checked_by_the_command(tmp_path, capsys, option):
+    source, target = write(tmp_path / "a.en", "x"), write(tmp_path / "a.de", "y")
+    with pytest.raises(SystemExit, match="2"):
+        main(["split", str(source), str(target), *option, "-o", str(tmp_path)])
+    assert f"argument {option[0]}: " in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- settings
+
+
+def test_later_settings_overrule_earlier_ones(tmp_path):
+    first = write(
+        tmp_path / "train.yaml", "data:", "  train: {path: a}", "train_steps: 10", "seed: 1"
+    )
+    second = write(tmp_path / "finetune.yaml", "train_steps: 5", "reset_optim: all")
+    write(tmp_path / "out.yaml", *settings.merged([first, second]))
+    assert settings.read(tmp_path / "out.yaml") == {
+        "data": {"train": {"path": "a"}},
+        "train_steps": 5,
+        "seed": 1,
+        "reset_optim": "all",
+    }
+
+
+def test_a_key_written_twice_is_an_error(tmp_path):
+    path = write(tmp_path / "a.yaml", "seed: 1", "heads: 2", "seed: 3")
+    with pytest.raises(UserError, match=r"a\.yaml: the key 'seed' is written twice"):
+        settings.read(path)

@@ -1,0 +1,93 @@
+"""Configurations of the VAE experiments: recipes, defaults, what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+
+import pytest
+from vae_commands import MODULES, RECIPES, ROOT
+
+from onmt_evsoftmax.report.console import UserError
+from onmt_evsoftmax.vae import __main__ as command
+from onmt_evsoftmax.vae import configuration, cvae, vqvae
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.name)
+def test_recipes_are_valid(path):
+    kind = MODULES[path.stem.split("-")[0]].Configuration
+    configuration.load(kind, path)
+
+
+@pytest.mark.parametrize("experiment", MODULES)
+def test_the_default_recipe_states_and_explains_every_default(experiment):
+    path = ROOT / "recipes" / "vae" / f"{experiment}.yaml"
+    defaults = MODULES[experiment].Configuration()
+    assert configuration.load(type(defaults), path) == defaults
+    text = path.read_text(encoding="utf-8")
+    keys = [line for line in text.splitlines() if line[:1].isalpha()]
+    assert {line.split(":")[0] for line in keys} == set(dataclasses.asdict(defaults))
+    assert [line for line in keys if "#" not in line] == []
+
+
+def test_the_readme_runs_the_cvae_at_the_published_weight():
+    readme = (ROOT / "recipes" / "vae" / "README.md").read_text(encoding="utf-8")
+    lines = readme.replace("\\\n", "").splitlines()
+    [line] = [line for line in lines if line.startswith("python") and "kl_weight" in line]
+    words = command._parser().parse_args(shlex.split(line)[3:])
+    chosen = configuration.load(cvae.Configuration, ROOT / words.config, words.set)
+    # The published loss is a sum over the batch of 64 and 0.01 times the mean of the KL over it.
+    assert (chosen.data, chosen.batch_size) == ("mnist", 64)
+    assert chosen.kl_weight * chosen.batch_size == pytest.approx(0.01)
+    assert words.output != command._parser().parse_args(["cvae"]).output
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "epochs: 3\nlearning_rat: 1",
+            r"line 2: unknown key 'learning_rat' \(did you mean learn",
+        ),
+        ("epochs: 3\nepochs: 4", "line 2: epochs is given twice"),
+        ("epochs: many", "line 1: epochs must be a whole number, not 'many'"),
+        ("epochs: 0", "epochs must be positive, not 0"),
+        ("seeds: []", "seeds must list at least one"),
+        ("data: tiny-imagenet", "unknown data set 'tiny-imagenet'; known: digits, mnist"),
+        ("normalizers: [softmax, evsofmax]", r"'evsofmax' \(did you mean evsoftmax"),
+        ("- a\n- b", "must be a list of `key: value`"),
+        ("a: [", "is not YAML"),
+        ("data: mnist\nepochs: !foo 3", "line 2: the value of epochs is not YAML: .*!foo"),
+        ("epochs: 2020-13-45", "line 1: the value of epochs is not YAML: month"),
+        (f"seeds: [1, {2**70}]", "seeds: 1180591620717411303424 is too large for a seed"),
+    ],
+)
+def test_bad_configurations_are_told(tmp_path, text, says):
+    path = tmp_path / "my.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=says) as error:
+        configuration.load(cvae.Configuration, path)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("learning_rates=[1e-3, 0]", "learning_rates must be positive, not 0.0"),
+        ("wideresnet_depth=12", r"6 n \+ 4 and at least 10, not 12"),
+        ("data=cifar", "unknown data set 'cifar'"),
+    ],
+)
+def test_bad_numbers_are_told(setting, says):
+    with pytest.raises(UserError, match=says):
+        configuration.load(vqvae.Configuration, None, [setting])
+
+
+def test_overrides_and_yaml_numbers(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("learning_rate: 1e-3\nseeds: 4\n")
+    loaded = configuration.load(cvae.Configuration, path, ["eps=1", "seeds=[1, 2]"])
+    assert (loaded.learning_rate, loaded.eps, loaded.seeds) == (1e-3, 1.0, [1, 2])
+    for bad in ("epochs", "epoch=3", "epochs=x"):
+        with pytest.raises(UserError, match="--set"):
+            configuration.load(cvae.Configuration, None, [bad])

@@ -1,0 +1,125 @@
+"""The losses and blocks of the VAE models against formulas written out with torch.distributions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributions import Bernoulli, Categorical, Normal, kl_divergence
+
+from onmt_evsoftmax.normalizers.registry import get_loss
+from onmt_evsoftmax.vae import cvae, latent, training
+from onmt_evsoftmax.vae.semisupervised import SSVAE, NegativeElbo, labelled_loss
+from onmt_evsoftmax.vae.wideresnet import _Block
+
+NAMES = ["softmax", "sparsemax", "entmax15", "evsoftmax"]
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(3)
+
+
+def test_the_cost_of_a_class_is_its_negative_elbo():
+    model = SSVAE(16, 10, width=12, hidden=10, gaussian=3).double()
+    with torch.no_grad():  # far from 1, so that a deviation is not mistaken for a variance
+        model.moments.bias.normal_(std=2)
+    x = torch.bernoulli(torch.full((6, 16), 0.5, dtype=torch.float64))
+    noise = torch.randn(6, 10, 3, dtype=torch.float64)
+    rows, classes = torch.arange(6), torch.tensor([0, 1, 2, 3, 4, 9])
+
+    z = F.one_hot(classes, 10).double()
+    mean, log_variance = model.moments(F.relu(model.image(x) + model.label(z))).chunk(2, -1)
+    posterior = Normal(mean, log_variance.exp().sqrt())
+    h = posterior.mean + posterior.stddev * noise[rows, classes]
+    decoder = model.decoder
+    image = Bernoulli(logits=decoder.out(F.relu(decoder.label(z) + decoder.code(h))))
+    divergence = kl_divergence(posterior, Normal(torch.zeros_like(mean), 1.0)).sum(-1)
+    expected = divergence - image.log_prob(x).sum(-1)
+    torch.testing.assert_close(NegativeElbo(model, x, noise).pairs(rows, classes), expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_labelled_loss_is_the_elbo_and_the_normalizers_own_loss(name):
+    model = SSVAE(16, 10, width=12, hidden=10, gaussian=3).double()
+    with torch.no_grad():
+        model.scores.weight.mul_(20)  # so that sparse normalizers are sparse
+    x = torch.bernoulli(torch.full((30, 16), 0.5, dtype=torch.float64))
+    labels = torch.arange(30) % 10
+    torch.manual_seed(5)
+    whole = labelled_loss(model, name, x, labels)
+    torch.manual_seed(5)  # the same noise
+    elbo = NegativeElbo(model, x).pairs(torch.arange(30), labels).mean()
+    own = get_loss(name)(model.classify(x), labels)
+    torch.testing.assert_close(whole - elbo, own)
+    others = [get_loss(other)(model.classify(x), labels) for other in NAMES if other != name]
+    assert all(abs(own - other) > 1e-3 for other in others)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_cvae_loss_is_reconstruction_and_kl_of_posterior_from_prior(name):
+    c = cvae.Configuration(kl_weight=0.3)
+    model = cvae.CVAE(20, c).double()
+    with torch.no_grad():
+        model.prior[-1].bias.normal_()  # so that KL(q ‖ p) and KL(p ‖ q) differ
+        model.posterior[-1].bias.normal_()
+    x = torch.rand(8, 20, dtype=torch.float64)
+    y = F.one_hot(torch.arange(8) % 2, 2).double()
+    torch.manual_seed(1)
+    loss, numbers = cvae.elbo_loss(model, name, c, x, y)
+
+    log_q = latent.log_probabilities(name, model.posterior(torch.cat([x, y], -1)), c.eps)
+    log_p = latent.log_probabilities(name, model.prior(y), c.eps)
+    q, p = Categorical(logits=log_q), Categorical(logits=log_p)
+    torch.manual_seed(1)  # the same Gumbel noise
+    image = torch.sigmoid(model.decoder(latent.gumbel_softmax(log_q, c.temperature)))
+    rebuilt = F.binary_cross_entropy(image, x, reduction="sum")
+    kl = kl_divergence(q, p).sum()
+    torch.testing.assert_close(loss, rebuilt + 0.3 * kl)
+    torch.testing.assert_close(numbers["kl"], (kl / 8).detach())
+    assert abs(kl - kl_divergence(p, q).sum()) > 1e-2
+
+
+@pytest.mark.parametrize(("outputs", "stride"), [(4, 1), (4, 2), (6, 1), (6, 2)])
+def test_a_wide_resnet_block_is_its_formula(outputs, stride):
+    block = _Block(4, outputs, stride).double().eval()
+    for norm in (block.norm1, block.norm2):
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.5, 2)
+    x = torch.randn(2, 4, 8, 8, dtype=torch.float64)
+
+    def active(norm: nn.BatchNorm2d, v: torch.Tensor) -> torch.Tensor:
+        mean, variance = norm.running_mean.view(1, -1, 1, 1), norm.running_var.view(1, -1, 1, 1)
+        return ((v - mean) / (variance + norm.eps).sqrt()).clamp(min=0)
+
+    first = F.conv2d(active(block.norm1, x), block.conv1.weight, stride=stride, padding=1)
+    residual = F.conv2d(active(block.norm2, first), block.conv2.weight, padding=1)
+    # Where the shape changes, the shortcut starts at the activated x: both paths are pre-activated.
+    changes = (outputs, stride) != (4, 1)
+    shortcut = F.conv2d(active(block.norm1, x), block.skip.weight, stride=stride) if changes else x
+    torch.testing.assert_close(block(x), shortcut + residual)
+
+
+@pytest.mark.parametrize("every", [0, 1])
+def test_evaluation_is_in_evaluation_mode_without_gradients_and_training_is_not(every, tmp_path):
+    module = nn.Sequential(nn.Linear(1, 1), nn.Dropout(0.5))
+    training_mode: list[bool] = []
+    evaluations: list[tuple[bool, bool]] = []
+
+    def loss(batch: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        training_mode.append(all(m.training for m in module.modules()))
+        return module(torch.ones(len(batch), 1)).sum(), {}
+
+    def evaluate() -> dict[str, float]:
+        any_training = any(m.training for m in module.modules())
+        evaluations.append((any_training, torch.is_grad_enabled()))
+        return {}
+
+    run = training.Run(tmp_path, 0, torch.device("cpu"), tensorboard=False)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    schedule = training.Schedule(4, 2, 2, every)
+    training.train(run, "x", module, optimizer, schedule, loss, evaluate)
+    assert training_mode == [True] * 4
+    assert evaluations == [(False, False)] * (5 if every else 3)
+    assert not module.training
