@@ -40,5 +40,5 @@ def test_checkpoint_attends_as_its_trace_says(name: str) -> None:
             for kind, attention in then.attention.items():
                 np.testing.assert_array_equal(now.attention[kind].support, attention.support)
                 np.testing.assert_allclose(
-                    now.attention[kind].probabilities, attention.probabilities, atol=1e-6
+                    now.attention[kind].weights, attention.weights, atol=1e-6
                 )
