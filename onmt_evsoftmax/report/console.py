@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -25,6 +26,16 @@ def command_line(
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+
+
+def warn(message: str) -> None:
+    """One line on standard error about something that is odd but no reason to stop."""
+    print(f"warning: {message}", file=sys.stderr)
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal that standard output is, or None if it is not a terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
@@ -55,7 +66,7 @@ def run(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
 
 
 def _terminated(*_: object) -> NoReturn:
-    """A scheduler ends its jobs so: leave in order, that temporary files are removed."""
+    """Schedulers send SIGTERM: exit cleanly, so that temporary files are removed."""
     sys.exit(128 + signal.SIGTERM)
 
 

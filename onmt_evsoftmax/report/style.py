@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from onmt_evsoftmax.report import fonts
+from onmt_evsoftmax.report.console import warn
 from onmt_evsoftmax.report.files import replacing
 
 #: Lightness falls evenly from the smallest weight to the largest, so it also reads in grey; it
@@ -34,11 +34,10 @@ def readable(texts: Iterable[str], size: float = 8.0) -> Iterator[None]:
     """Settings for one figure with these texts in it; warns of letters that no font has."""
     families, missing = fonts.choose(texts)
     if missing:
-        print(
-            f"warning: no installed font has {' '.join(missing[:20])} "
+        warn(
+            f"no installed font has {' '.join(missing[:20])} "
             f"({', '.join(f'U+{ord(c):04X}' for c in missing[:5])}); "
-            "they are drawn as boxes: install a font that has them, for example Noto",
-            file=sys.stderr,
+            "they are drawn as boxes: install a font that has them, for example Noto"
         )
     settings: Any = {
         "font.family": families,
@@ -47,6 +46,10 @@ def readable(texts: Iterable[str], size: float = 8.0) -> Iterator[None]:
         "axes.labelcolor": INK,
         "axes.edgecolor": INK,
         "axes.linewidth": 0.6,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "legend.frameon": False,
+        "legend.fontsize": size - 1,
         "xtick.color": INK,
         "ytick.color": INK,
         "hatch.linewidth": 0.6,
