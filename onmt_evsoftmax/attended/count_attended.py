@@ -156,6 +156,8 @@ def _draw(report: Report, path: Path, ending: str) -> None:
 
     present = list(dict.fromkeys(k for e in report.entries for k in e.counts.kinds))
     kind = "context" if "context" in present else present[0]
-    counts = {e.name: e.counts.kinds[kind] for e in report.entries if kind in e.counts.kinds}
+    entries = [entry for entry in report.entries if kind in entry.counts.kinds]
+    counts = {entry.name: entry.counts.kinds[kind] for entry in entries}
+    normalizers = [entry.counts.header.kinds[kind].normalizer for entry in entries]
     with style.readable(counts):
-        style.save(distribution.draw(counts, kind), path, ending)
+        style.save(distribution.draw(counts, kind, normalizers), path, ending)

@@ -19,11 +19,6 @@ from onmt_evsoftmax.report import table
 from onmt_evsoftmax.report.table import Cell, Marked, Table
 
 _PLOTTED = {"length": ("seconds, both passes", 2), "memory": ("bytes, both passes", 1)}
-_COLOURS = {
-    "torch SDPA": "#E69F00",
-    "evsoftmax": "#009E73",
-    "evsoftmax, explicit": "#56B4E9",
-}
 
 
 def machine() -> dict[str, Any]:
@@ -130,11 +125,12 @@ def _growth(results: Sequence[Result]) -> list[str]:
     """Sentences on how costs grow, from length 1024 on, where start-up no longer shows."""
     sentences = []
     for part, (what, expected) in _PLOTTED.items():
-        for name, (lengths, costs) in _curves(results, part).items():
+        for place, (name, (lengths, costs)) in enumerate(_curves(results, part).items()):
             long = [(t, c) for t, c in zip(lengths, costs, strict=True) if t >= 1024 and c > 0]
             if len(long) >= 2:
                 power = exponent([t for t, _ in long], [c for _, c in long])
-                wanted = f" ({expected} expected)" if name == "evsoftmax" else ""
+                # The peer, which comes first, and explicit attention have no target.
+                wanted = f" ({expected} expected)" if place and "," not in name else ""
                 sentences.append(f"{name}: {what} grow as T^{power:.2f}{wanted}")
     return sentences
 
@@ -149,19 +145,23 @@ def draw(results: Sequence[Result], path: Path, ending: str) -> None:
     """Cost against length."""
     from matplotlib.figure import Figure
 
-    from onmt_evsoftmax.report import style
+    from onmt_evsoftmax.report import palette, style
 
     panels = {part: curves for part in _PLOTTED if (curves := _curves(results, part))}
     with style.readable([]):
         figure = Figure(figsize=(3.4 * len(panels), 2.7), layout="constrained")
         axes = figure.subplots(1, len(panels), squeeze=False)[0]
         for axis, (part, curves) in zip(axes, panels.items(), strict=True):
-            for name, (lengths, costs) in curves.items():
-                axis.loglog(lengths, costs, "o-", color=_COLOURS.get(name), label=name, base=2)
+            # The peer, which comes first, is softmax attention; variants follow a comma.
+            normalizers = ["softmax", *(name.partition(",")[0] for name in list(curves)[1:])]
+            colours = palette.colours(normalizers)
+            for colour, (name, (lengths, costs)) in zip(colours, curves.items(), strict=True):
+                axis.loglog(lengths, costs, "o-", color=colour, label=name, base=2)
             ticks = sorted({length for lengths, _ in curves.values() for length in lengths})
             axis.set_xlabel("length T (queries and keys)")
             axis.set_ylabel(_PLOTTED[part][0])
             axis.set_xticks(ticks, [str(length) for length in ticks])
             axis.set_yscale("log", base=10)
+            axis.yaxis.set_major_formatter("{x:g}")
             axis.legend()
         style.save(figure, path, ending)

@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from onmt_evsoftmax.normalizers.registry import title_of
 from onmt_evsoftmax.report.console import UserError, command_line, run
 from onmt_evsoftmax.report.outputs import FIGURES, TABLES, add_output, check_outputs, publish
 from onmt_evsoftmax.report.statistics import Mean
 from onmt_evsoftmax.report.table import Cell, Marked, Table
-from onmt_evsoftmax.trace.source import pretty
 
 _ABOUT = """One table and figure of all normalizers and seeds, from the files of onmt_score and
 onmt_count_attended."""
@@ -29,11 +29,6 @@ example:
   $ onmt_evsoftmax study --scores scores.json --attended softmax=s1.json \\
         softmax=s2.json evsoftmax=e1.json evsoftmax=e2.json -o table.md -o table.tex -o tradeoff.pdf
 """
-
-
-def _title(name: str) -> str:
-    """A system as the paper calls it; ``posthoc`` is what the recipes call post-hoc evidential."""
-    return pretty("posthoc_evidential" if name == "posthoc" else name)
 
 
 class Value(NamedTuple):
@@ -70,7 +65,7 @@ class Study:
             }
             for label, row in self.rows.items()
         }
-        return Table(title, ["", *map(_title, self.systems)], rows, notes=self.notes, data=data)
+        return Table(title, ["", *map(title_of, self.systems)], rows, notes=self.notes, data=data)
 
 
 def _cell(value: Value | None) -> Cell:
@@ -139,7 +134,7 @@ def read(scores: Path, attended: Sequence[tuple[str, Path]]) -> Study:
         raise UserError(f"{', '.join(sorted(missing))}: not in both --scores and --attended")
     notes = []
     if told.get("baseline"):
-        notes.append(f"* p < 0.05, ** p < 0.01 against {_title(told['baseline'])}")
+        notes.append(f"* p < 0.05, ** p < 0.01 against {title_of(told['baseline'])}")
     if any(len(found) > 1 for found in told["systems"].values()):
         notes.append("± standard error over training seeds")
     return Study(systems, rows, notes, "attended, all context heads", quality)
@@ -158,19 +153,19 @@ def draw(study: Study, path: Path, ending: str) -> None:
     """Quality over attended tokens, one point per normalizer with its standard errors."""
     from matplotlib.figure import Figure
 
-    from onmt_evsoftmax.report import style
+    from onmt_evsoftmax.report import palette, style
 
-    with style.readable([*map(_title, study.systems)]):
+    with style.readable([*map(title_of, study.systems)]):
         figure = Figure(figsize=(3.4, 2.4))
         axes = figure.subplots()
-        for index, name in enumerate(study.systems):
+        colours = palette.colours(list(study.systems))
+        for name, colour in zip(study.systems, colours, strict=True):
             x, y = study.rows[study.attended][name].mean, study.rows[study.quality][name].mean
-            colour = style.SERIES[index % len(style.SERIES)]
             axes.errorbar(
                 x.mean, y.mean, xerr=x.error, yerr=y.error, marker="o", color=colour, capsize=2
             )
             axes.annotate(
-                _title(name),
+                title_of(name),
                 (x.mean, y.mean),
                 xytext=(4, 5),
                 textcoords="offset points",
@@ -179,7 +174,6 @@ def draw(study: Study, path: Path, ending: str) -> None:
         axes.margins(0.25)
         axes.set_xlabel("attended source tokens, context attention")
         axes.set_ylabel(study.quality)
-        axes.spines[["top", "right"]].set_visible(False)
         style.save(figure, path, ending)
 
 

@@ -1,4 +1,4 @@
-"""How figures look: colours that survive colour blindness and a grey printer, names, saving."""
+"""How every figure looks and how it is saved; its colours are those of the palette."""
 
 from __future__ import annotations
 
@@ -12,21 +12,12 @@ import matplotlib
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from onmt_evsoftmax.report import fonts
+from onmt_evsoftmax.report import fonts, palette
 from onmt_evsoftmax.report.console import warn
 from onmt_evsoftmax.report.files import replacing
+from onmt_evsoftmax.report.palette import INK
 
-#: Lightness falls evenly from the smallest weight to the largest, so it also reads in grey; it
-#: starts well below white, which is kept for exact zeros.
-WEIGHTS = LinearSegmentedColormap.from_list(
-    "weights", ["#c6dbec", "#8fbcdb", "#4f94c4", "#1f65a2", "#0b2f5f"]
-)
-GRID = "#d9d9d9"
-INK = "#222222"
-GOLD = "#d55e00"
-#: Okabe and Ito's palette, ordered so that neighbours differ in lightness too.
-SERIES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#000000")
-HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "")
+WEIGHTS = LinearSegmentedColormap.from_list("weights", palette.WEIGHTS)
 
 
 @contextmanager
@@ -48,6 +39,8 @@ def readable(texts: Iterable[str], size: float = 8.0) -> Iterator[None]:
         "axes.linewidth": 0.6,
         "axes.spines.top": False,
         "axes.spines.right": False,
+        "lines.linewidth": 1.2,
+        "lines.markersize": 4,
         "legend.frameon": False,
         "legend.fontsize": size - 1,
         "xtick.color": INK,

@@ -73,16 +73,19 @@ class Table:
         return "\n".join([*head, "\n\n".join(blocks), *notes, *foot, ""])
 
     def _narrowed(self, widths: list[int], width: int) -> list[int]:
-        """Widths of the columns, the widest labels narrowed until one number fits beside them."""
-        widths = list(widths)
-        numbers = max(widths[self.labels :], default=-len(_GAP))
-        room = width - numbers - len(_GAP) * self.labels
-        while sum(widths[: self.labels]) > room:
-            widest = max(range(self.labels), key=lambda i: widths[i])
-            if widths[widest] <= _NARROWEST:
+        """Widths of the columns: the widest labels are narrowed until all numbers fit beside them.
+
+        If that is too much to ask, then until the widest one fits.
+        """
+        labels, numbers = widths[: self.labels], widths[self.labels :]
+        for beside in (numbers, [max(numbers, default=0)]):
+            room = width - sum(beside) - len(_GAP) * (self.labels + len(beside) - 1)
+            narrowed = list(labels)
+            while sum(narrowed) > room and max(narrowed, default=0) > _NARROWEST:
+                narrowed[narrowed.index(max(narrowed))] -= 1
+            if sum(narrowed) <= room:
                 break
-            widths[widest] -= 1
-        return widths
+        return [*narrowed, *numbers]
 
     def _blocks(self, widths: Sequence[int], width: int | None) -> list[list[int]]:
         """Which columns stand side by side: the labels, and as many numbers as fit."""

@@ -52,6 +52,16 @@ def test_long_labels_are_wrapped_between_words() -> None:
     ]
 
 
+def test_labels_are_wrapped_before_numbers_are_torn_apart() -> None:
+    table = Table("", ["system", "p", "q"], [["a name of several words", "1.00", "2.00"]])
+    assert table.text(22).splitlines() == [
+        "system         p     q",
+        "a name of   1.00  2.00",
+        "several",
+        "words",
+    ]
+
+
 def test_wide_and_combining_characters_keep_columns_straight() -> None:
     names = ["你好", "ab", "u\N{COMBINING DIAERESIS}x", "한국어"]
     lines = Table("", ["a", "n"], [[name, "1"] for name in names]).text().splitlines()
