@@ -37,7 +37,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> tarfile.TarFile:
         [sys.executable, "-c", code], cwd=copy, capture_output=True, text=True, check=False
     )
     assert built.returncode == 0, built.stderr[-2000:]
-    return tarfile.open(folder / built.stdout.splitlines()[-1])  # noqa: SIM115
+    return tarfile.open(folder / built.stdout.splitlines()[-1])
 
 
 def inside(sdist: tarfile.TarFile) -> set[str]:
