@@ -109,7 +109,8 @@ def check_numbers(configuration: Any, *may_be_zero: str) -> None:
     for key, value in values.items():
         if value == [] and key not in may_be_zero:
             raise ValueError(f"{key} must list at least one")
-        for number in value if isinstance(value, list) else [value]:
+        several = value.values() if isinstance(value, dict) else value
+        for number in several if isinstance(value, (list, dict)) else [value]:
             if isinstance(number, (str, bool)) or key in ("seeds", "shared_seed"):
                 continue
             if not (number > 0 or (number == 0 and key in may_be_zero)):
@@ -151,6 +152,14 @@ def _convert(kind: type, place: str, key: str, value: Any) -> tuple[str, Any]:
         raise UserError(f"{place}: {unknown_name('key', key, types)}")
     wanted = types[key]
     element = typing.get_args(wanted)
+    if typing.get_origin(wanted) is dict:
+        if not isinstance(value, dict):
+            raise UserError(f"{place}: {key} must be `name: value` pairs, not {value!r}")
+        pairs = value.items()
+        return key, {
+            _scalar(place, key, name, element[0]): _scalar(place, f"{key}, {name}", v, element[1])
+            for name, v in pairs
+        }
     if element:
         if not isinstance(value, list):
             value = [value]

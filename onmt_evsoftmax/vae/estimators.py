@@ -7,6 +7,8 @@ is unbiased; the Gumbel family is not.
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -26,9 +28,13 @@ class Cost(Protocol):
         """Costs (N,) of relaxed one-hot vectors (N, K)."""
 
 
-def marginalize(p: Tensor, support: Tensor, cost: Cost) -> Tensor:
-    """Σ_z p(z) cost(z) (N,) over the support (N, K) only (True = has mass): the rest is not run."""
-    rows, classes = support.nonzero(as_tuple=True)
+def marginalize(p: Tensor, support: Tensor, cost: Cost, negligible: float = 0.0) -> Tensor:
+    """Σ_z p(z) cost(z) (N,) over the support (N, K) only (True = has mass): the rest is not run.
+
+    Nor are pairs with p below ``negligible``. At 1e-7, the rounding of float32, they change neither
+    the value nor the gradient, and a trained classifier has many.
+    """
+    rows, classes = (support & (p >= negligible)).nonzero(as_tuple=True)
     weighted = p[rows, classes] * cost.pairs(rows, classes)
     return torch.zeros_like(p[:, 0]).index_add(0, rows, weighted)
 
@@ -127,22 +133,45 @@ class SumAndSample(Estimator):
         return top_q.detach() * top_cost + remaining * (other_cost + score)
 
 
-class Gumbel(Estimator):
-    """Gumbel-Softmax: biased, with little variance."""
+@dataclass(frozen=True)
+class Temperature:
+    """max(minimum, start · exp(−decay · t)) at training step t, renewed every so many steps."""
 
-    def __init__(self, context: int = 0, temperature: float = 0.67) -> None:
+    start: float = 0.67
+    decay: float = 0.0
+    minimum: float = 0.0
+    every: int = 1
+
+    def at(self, step: int) -> float:
+        return max(self.minimum, self.start * math.exp(-self.decay * (step - step % self.every)))
+
+
+class Gumbel(Estimator):
+    """Gumbel-Softmax: biased, with little variance. ``steps`` counts training steps."""
+
+    steps: Tensor
+
+    def __init__(self, context: int = 0, temperature: Temperature | None = None) -> None:
         super().__init__()
-        self.temperature = temperature
+        self.temperature = temperature or Temperature()
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+
+    def sample(self, scores: Tensor) -> Tensor:
+        """A relaxed one-hot sample (N, K) at this step's temperature."""
+        temperature = self.temperature.at(int(self.steps))
+        if self.training:
+            self.steps += 1
+        return gumbel_softmax(torch.log_softmax(scores, -1), temperature)
 
     def forward(self, scores: Tensor, cost: Cost, context: Tensor) -> Tensor:
-        return cost.relaxed(gumbel_softmax(torch.log_softmax(scores, -1), self.temperature))
+        return cost.relaxed(self.sample(scores))
 
 
 class StraightThroughGumbel(Gumbel):
     """One-hot forwards, Gumbel-Softmax backwards."""
 
     def forward(self, scores: Tensor, cost: Cost, context: Tensor) -> Tensor:
-        soft = gumbel_softmax(torch.log_softmax(scores, -1), self.temperature)
+        soft = self.sample(scores)
         hard = F.one_hot(soft.argmax(-1), soft.size(-1)).to(soft)
         return cost.relaxed(hard + soft - soft.detach())
 

@@ -7,19 +7,19 @@ job pretrains on the labelled images, then trains on all.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from onmt_evsoftmax.normalizers.registry import get_loss
+from onmt_evsoftmax.normalizers.registry import get_loss, normalizer_names
 from onmt_evsoftmax.report.console import UserError, unknown_name
 from onmt_evsoftmax.vae import latent
 from onmt_evsoftmax.vae.configuration import check_data, check_names, check_numbers
 from onmt_evsoftmax.vae.data import DataSet
-from onmt_evsoftmax.vae.estimators import ESTIMATORS, Estimator
-from onmt_evsoftmax.vae.semisupervised import SSVAE, labelled_loss, unlabelled_loss
-from onmt_evsoftmax.vae.training import SECONDS, Run, Schedule, seconds_per_epoch, train
+from onmt_evsoftmax.vae.estimators import ESTIMATORS, Estimator, Gumbel, Temperature
+from onmt_evsoftmax.vae.semisupervised import SSVAE, losses
+from onmt_evsoftmax.vae.training import SECONDS, Run, Schedule, seconds_per_epoch, selected, train
 
 #: Threads that pay on a CPU.
 THREADS = 1
@@ -27,11 +27,16 @@ THREADS = 1
 #: Metric → (title, decimals), in the order of the table.
 METRICS = {
     "accuracy": ("accuracy %", 2),
-    "calls_training": ("decoder calls", 2),
-    "support_test": ("support, test", 2),
     "pretrained_accuracy": ("labels only %", 2),
+    "support_test": ("support", 2),
+    "nonzero_test": ("q ≠ 0 in float32", 2),
+    "calls_training": ("decoded in training", 2),
+    "best_epoch": ("best epoch", 0),
     **SECONDS,
 }
+
+#: What the best epoch is chosen by: −ELBO of the validation images.
+SELECT = "validation_cost"
 
 
 @dataclass
@@ -45,16 +50,24 @@ class Configuration:
     estimators: list[str] = field(default_factory=lambda: list(ESTIMATORS))
     seeds: list[int] = field(default_factory=lambda: [1, 2])
     shared_seed: int = 0
+    validation_images: int = 0
     labelled: float = 0.1
     pretraining_epochs: int = 100
+    pretraining_learning_rate: float = 5e-4
     epochs: int = 20
     batch_size: int = 64
     learning_rate: float = 5e-4
+    learning_rate_of: dict[str, float] = field(default_factory=dict)
+    weight_decay: float = 0.0
     unlabelled_weight: float = 0.5
     temperature: float = 0.67
+    temperature_decay: float = 0.0
+    temperature_minimum: float = 0.5
+    temperature_every: int = 1000
+    negligible: float = 1e-7
     classifier_hidden: int = 256
     hidden: int = 128
-    hidden_layers: int = 1
+    hidden_layers: int = 2
     gaussian: int = 8
 
     def __post_init__(self) -> None:
@@ -64,8 +77,23 @@ class Configuration:
         for name in self.estimators:
             if name not in ESTIMATORS:
                 raise ValueError(unknown_name("estimator", name, ESTIMATORS))
+        known = [*normalizer_names(), *ESTIMATORS]
+        for name in self.learning_rate_of:
+            if name not in known:
+                raise ValueError(f"learning_rate_of: {unknown_name('method', name, known)}")
         check_data(self.data, "digits", "mnist")
-        check_numbers(self, "normalizers", "estimators", "pretraining_epochs", "unlabelled_weight")
+        check_numbers(
+            self,
+            "normalizers",
+            "estimators",
+            "validation_images",
+            "pretraining_epochs",
+            "weight_decay",
+            "unlabelled_weight",
+            "temperature_decay",
+            "temperature_minimum",
+            "negligible",
+        )
         if not self.normalizers and not self.estimators:
             raise ValueError("normalizers and estimators are both empty: list a method")
         if not 0 < self.labelled < 1:
@@ -74,38 +102,58 @@ class Configuration:
 
 def binarize(images: Tensor, seed: int | None = None) -> Tensor:
     """0 and 1 drawn with the pixels' grey values as probabilities; with a seed always the same."""
-    if seed is None:
-        return torch.bernoulli(images)
+    if seed is None:  # as `bernoulli`, in two thirds of its time
+        return (torch.rand_like(images) < images).to(images)
     generator = torch.Generator().manual_seed(seed)
     return torch.bernoulli(images.cpu(), generator=generator).to(images.device)
 
 
-def split(labels: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Indices of labelled and unlabelled images, each class in proportion."""
+class Split(NamedTuple):
+    """Indices of the training images: with a known label, without one, and held out."""
+
+    labelled: Tensor
+    unlabelled: Tensor
+    validation: Tensor
+
+
+def split(labels: Tensor, fraction: float, seed: int, validation: int = 0) -> Split:
+    """Hold out ``validation`` images; label a ``fraction`` of the others, of each class alike."""
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(labels), generator=generator).to(labels.device)
-    chosen = torch.zeros(len(labels), dtype=torch.bool, device=labels.device)
-    for digit in labels.unique():
-        members = order[labels[order] == digit]
-        chosen[members[: max(1, round(fraction * len(members)))]] = True
-    return chosen.nonzero().squeeze(-1), (~chosen).nonzero().squeeze(-1)
+    held_out, order = order[:validation], order[validation:]
+    order = order[labels[order].argsort(stable=True)]
+    # Evenly spaced in an order by class, so every class has its share and the total is exact.
+    number = max(1, round(fraction * len(order)))
+    places = torch.arange(number, device=order.device) * len(order) // number
+    known = torch.zeros_like(order, dtype=torch.bool).index_fill(0, places, True)
+    return Split(*(part.sort().values for part in (order[known], order[~known], held_out)))
 
 
 def check(c: Configuration, data: DataSet) -> None:
-    """Refuse a share of labelled images that leaves no others."""
+    """Refuse a hold-out, or a share of labelled images, that leaves no others."""
     images = len(data.train.labels)
-    if not len(split(data.train.labels, c.labelled, c.shared_seed)[1]):
+    if c.validation_images >= images:
         raise UserError(
-            f"labelled: {c.labelled} of {images} training images leaves none unlabelled; lower it"
+            f"validation_images: {c.validation_images} of {images} training images leaves none to "
+            "train on; lower it"
+        )
+    if not len(split(data.train.labels, c.labelled, c.shared_seed, c.validation_images).unlabelled):
+        left = images - c.validation_images
+        raise UserError(
+            f"labelled: {c.labelled} of {left} training images leaves none unlabelled; lower it"
         )
 
 
 def judge(model: SSVAE, method: str, x: Tensor, labels: Tensor) -> dict[str, float]:
-    """Accuracy and mean support of q(z | x) on images (N, pixels) of 0 and 1."""
+    """Accuracy of q(z | x) on images (N, pixels) of 0 and 1, and both counts of its classes."""
     last = model.scores
     q, support = latent.of_layer(method, model.features(x), last.weight, last.bias)
     right = (q.argmax(-1) == labels).double().mean()
-    return {"accuracy": 100 * float(right), "support_test": float(support.double().sum(-1).mean())}
+    return {
+        "accuracy": 100 * float(right),
+        "support_test": float(support.double().sum(-1).mean()),
+        "nonzero_test": float((q.float() != 0).double().sum(-1).mean()),
+    }
 
 
 class Task:
@@ -115,10 +163,17 @@ class Task:
         self.c = c
         self.images, self.labels = data.train.unit().flatten(1), data.train.labels
         self.classes = len(data.classes)
-        self.labelled, self.unlabelled = split(self.labels, c.labelled, c.shared_seed)
+        parts = split(self.labels, c.labelled, c.shared_seed, c.validation_images)
+        self.labelled, self.unlabelled = parts.labelled, parts.unlabelled
         self.weight = c.unlabelled_weight or len(self.unlabelled) / len(self.labelled)
         self.test = binarize(data.test.unit().flatten(1), c.shared_seed)
         self.test_labels = data.test.labels
+        # Drawn once, so that epochs and methods are compared on the same images and noise.
+        self.validation = binarize(self.images[parts.validation], c.shared_seed)
+        generator = torch.Generator().manual_seed(c.shared_seed)
+        shape = (len(self.validation), self.classes, c.gaussian)
+        self.noise = torch.randn(shape, generator=generator).to(self.images.device)
+        self.select = SELECT if c.validation_images else ""
 
     def model(self) -> SSVAE:
         c, pixels = self.c, self.images.size(1)
@@ -126,33 +181,61 @@ class Task:
         return SSVAE(pixels, self.classes, *sizes).to(self.images.device)
 
     def estimator(self, name: str) -> Estimator:
-        options = {"temperature": self.c.temperature} if "gumbel" in name else {}
-        return ESTIMATORS[name](self.images.size(1), **options).to(self.images.device)
+        c, kind = self.c, ESTIMATORS[name]
+        options: dict[str, Any] = {}
+        if issubclass(kind, Gumbel):
+            options["temperature"] = Temperature(
+                c.temperature, c.temperature_decay, c.temperature_minimum, c.temperature_every
+            )
+        return kind(self.images.size(1), **options).to(self.images.device)
 
-    def optimizer(self, module: nn.Module) -> torch.optim.Optimizer:
+    def optimizer(self, module: nn.Module, rate: float) -> torch.optim.Optimizer:
         # Fused: the plain loop over parameters costs a tenth of a step, on CPUs too.
-        return torch.optim.Adam(module.parameters(), lr=self.c.learning_rate, fused=True)
+        decay = self.c.weight_decay
+        return torch.optim.Adam(module.parameters(), lr=rate, weight_decay=decay, fused=True)
 
     def known(self, model: SSVAE, normalizer: str, index: Tensor) -> Tensor:
         """Loss of the images ``index`` (B,) with their labels: a number."""
-        x = binarize(self.images[index])
-        return labelled_loss(model, normalizer, x, self.labels[index])
+        return losses(model, normalizer, self.draw(index), self.labels[index]).known
+
+    def draw(self, index: Tensor) -> Tensor:
+        """The images ``index`` (B,) binarised: (B, pixels)."""
+        return binarize(self.images.index_select(0, index))
 
     def both(
         self, model: SSVAE, normalizer: str, estimator: Estimator | None, batch: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Loss of the unlabelled images ``batch`` (B,), and of as many labelled ones at random."""
         chosen = torch.randint(len(self.labelled), (len(batch),), device=batch.device)
-        known = self.known(model, normalizer, self.labelled[chosen])
-        before = model.decoder.calls
-        x = binarize(self.images[self.unlabelled[batch]])
-        unknown = unlabelled_loss(model, normalizer, estimator, x)
-        calls = torch.tensor((model.decoder.calls - before) / len(batch))
-        numbers = {"known": known.detach(), "unknown": unknown.detach(), "calls": calls}
-        return known + self.weight * unknown, numbers
+        known = self.labelled[chosen]
+        x, labels = self.draw(torch.cat([known, self.unlabelled[batch]])), self.labels[known]
+        before = model.decoded + len(known)
+        found = losses(model, normalizer, x, labels, estimator, negligible=self.c.negligible)
+        unknown = found.unknown.mean()
+        numbers = {
+            "known": found.known.detach(),
+            "unknown": unknown.detach(),
+            "calls": torch.tensor((model.decoded - before) / len(batch)),
+            "support": found.support.double().mean(),
+            "nonzero": found.nonzero.double().mean(),
+        }
+        return found.known + self.weight * unknown, numbers
 
     def judge(self, model: SSVAE, method: str) -> dict[str, float]:
         return judge(model, method, self.test, self.test_labels)
+
+    def evaluate(self, model: SSVAE, normalizer: str) -> dict[str, float]:
+        """What is looked at while a model is trained: the test images, and what selects."""
+        found = self.judge(model, normalizer)
+        if self.select:
+            none = self.labels[:0]
+            parts = zip(self.validation.split(1000), self.noise.split(1000), strict=True)
+            costs = [
+                losses(model, normalizer, x, none, None, noise, self.c.negligible).unknown
+                for x, noise in parts
+            ]
+            found[self.select] = float(torch.cat(costs).double().mean())
+        return found
 
 
 def prepare(run: Run, c: Configuration, data: DataSet) -> None:
@@ -176,10 +259,10 @@ def pretrain(shared: Run, seed: int, task: Task, normalizer: str) -> SSVAE:
         run,
         stage,
         model,
-        task.optimizer(model),
-        Schedule(size, c.batch_size, c.pretraining_epochs, often),
+        task.optimizer(model, c.pretraining_learning_rate),
+        Schedule(size, c.batch_size, c.pretraining_epochs, often, task.select),
         lambda batch: (task.known(model, normalizer, task.labelled[batch]), {}),
-        lambda: task.judge(model, normalizer),
+        lambda: task.evaluate(model, normalizer),
     )
     return model
 
@@ -201,16 +284,17 @@ def job(
         run,
         "ssvae",
         whole,
-        task.optimizer(whole),
-        Schedule(len(task.unlabelled), c.batch_size, c.epochs),
+        task.optimizer(whole, c.learning_rate_of.get(name, c.learning_rate)),
+        Schedule(len(task.unlabelled), c.batch_size, c.epochs, select=task.select),
         lambda batch: task.both(model, normalizer, estimator, batch),
-        lambda: task.judge(model, normalizer),
+        lambda: task.evaluate(model, normalizer),
     )
     results: dict[str, dict[str, Any]] = {}
     for method in latent.methods_of(name):
         with torch.no_grad():
             metrics = task.judge(model, method if method == "posthoc" else normalizer)
         metrics["pretrained_accuracy"] = history[0]["accuracy"]
+        metrics["best_epoch"] = selected(history, task.select)["epoch"]
         results[method] = {"metrics": metrics, "history": []}
         if method != "posthoc":  # nothing is trained with it: it is softmax's model
             metrics["calls_training"] = history[-1]["calls"]

@@ -10,7 +10,7 @@ from vae_commands import MODULES, RECIPES, ROOT
 
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.vae import __main__ as command
-from onmt_evsoftmax.vae import configuration, cvae, vqvae
+from onmt_evsoftmax.vae import configuration, cvae, ssvae, vqvae
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.name)
@@ -81,6 +81,31 @@ def test_bad_configurations_are_told(tmp_path, text, says):
 def test_bad_numbers_are_told(setting, says):
     with pytest.raises(UserError, match=says):
         configuration.load(vqvae.Configuration, None, [setting])
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("learning_rate_of=[1]", "learning_rate_of must be `name: value` pairs, not"),
+        ("learning_rate_of={sfe: fast}", "learning_rate_of, sfe must be a number, not 'fast'"),
+        ("learning_rate_of={sfe: 0}", "learning_rate_of must be positive, not 0.0"),
+        ("learning_rate_of={sparsmax: 1}", r"learning_rate_of: .*'sparsmax' \(did you mean spars"),
+    ],
+)
+def test_bad_mappings_are_told(setting, says):
+    with pytest.raises(UserError, match=says):
+        configuration.load(ssvae.Configuration, None, [setting])
+
+
+def test_the_semi_supervised_recipes_are_the_public_code_and_the_papers_text():
+    recipes = ROOT / "recipes" / "vae"
+    code = configuration.load(ssvae.Configuration, recipes / "ssvae-mnist.yaml")
+    text = configuration.load(ssvae.Configuration, recipes / "ssvae-mnist-paper.yaml")
+    assert (code.hidden_layers, text.hidden_layers) == (2, 1)
+    assert (code.validation_images, text.validation_images) == (10_000, 0)
+    rates = [code.learning_rate_of.get(name, code.learning_rate) for name in ("nvil", "sparsemax")]
+    assert rates == [1e-3, 5e-4]
+    assert (text.learning_rate, text.learning_rate_of, text.weight_decay) == (5e-4, {}, 0.0)
 
 
 def test_overrides_and_yaml_numbers(tmp_path):

@@ -10,7 +10,7 @@ from torch.distributions import Bernoulli, Categorical, Normal, kl_divergence
 
 from onmt_evsoftmax.normalizers.registry import get_loss
 from onmt_evsoftmax.vae import cvae, latent, training
-from onmt_evsoftmax.vae.semisupervised import SSVAE, NegativeElbo, labelled_loss
+from onmt_evsoftmax.vae.semisupervised import SSVAE, NegativeElbo, _BernoulliCost, losses
 from onmt_evsoftmax.vae.wideresnet import _Block
 
 NAMES = ["softmax", "sparsemax", "entmax15", "evsoftmax"]
@@ -22,22 +22,38 @@ def _seeded():
 
 
 def test_the_cost_of_a_class_is_its_negative_elbo():
-    model = SSVAE(16, 10, width=12, hidden=10, gaussian=3).double()
+    model = SSVAE(16, 10, width=12, hidden=10, gaussian=3, layers=2).double()
+    inference, generative = model.inference, model.generative
     with torch.no_grad():  # far from 1, so that a deviation is not mistaken for a variance
-        model.moments.bias.normal_(std=2)
+        inference.rest[-1].bias.normal_(std=2)
     x = torch.bernoulli(torch.full((6, 16), 0.5, dtype=torch.float64))
     noise = torch.randn(6, 10, 3, dtype=torch.float64)
     rows, classes = torch.arange(6), torch.tensor([0, 1, 2, 3, 4, 9])
 
     z = F.one_hot(classes, 10).double()
-    mean, log_variance = model.moments(F.relu(model.image(x) + model.label(z))).chunk(2, -1)
+    mean, log_variance = inference.rest(inference.first(torch.cat([x, z], -1))).chunk(2, -1)
     posterior = Normal(mean, log_variance.exp().sqrt())
     h = posterior.mean + posterior.stddev * noise[rows, classes]
-    decoder = model.decoder
-    image = Bernoulli(logits=decoder.out(F.relu(decoder.label(z) + decoder.code(h))))
+    image = Bernoulli(logits=generative.rest(generative.first(torch.cat([h, z], -1))))
     divergence = kl_divergence(posterior, Normal(torch.zeros_like(mean), 1.0)).sum(-1)
     expected = divergence - image.log_prob(x).sum(-1)
-    torch.testing.assert_close(NegativeElbo(model, x, noise).pairs(rows, classes), expected)
+    cost = NegativeElbo(model, x, noise).pairs(rows, classes)
+    torch.testing.assert_close(cost, expected)
+    parameters = [*inference.parameters(), *generative.parameters()]
+    for ours, theirs in zip(
+        torch.autograd.grad(cost.sum(), parameters),
+        torch.autograd.grad(expected.sum(), parameters),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_a_pixel_that_the_model_excludes_has_a_finite_cost_and_its_gradient():
+    scores = torch.tensor([[300.0, -300.0, 0.0]], requires_grad=True)
+    cost = _BernoulliCost.apply(scores, torch.tensor([[0.0, 1.0, 1.0]]))
+    cost.sum().backward()
+    assert cost.isfinite()
+    torch.testing.assert_close(scores.grad, torch.tensor([[1.0, -1.0, -0.5]]))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -48,7 +64,7 @@ def test_the_labelled_loss_is_the_elbo_and_the_normalizers_own_loss(name):
     x = torch.bernoulli(torch.full((30, 16), 0.5, dtype=torch.float64))
     labels = torch.arange(30) % 10
     torch.manual_seed(5)
-    whole = labelled_loss(model, name, x, labels)
+    whole = losses(model, name, x, labels).known
     torch.manual_seed(5)  # the same noise
     elbo = NegativeElbo(model, x).pairs(torch.arange(30), labels).mean()
     own = get_loss(name)(model.classify(x), labels)

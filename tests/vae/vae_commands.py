@@ -20,6 +20,7 @@ SMALL = {
     "ssvae": ["data=mnist", "epochs=1", "pretraining_epochs=1", "labelled=0.3", "seeds=[1]"],
     "vqvae": ["data=mnist", "epochs=1", "autoencoder_epochs=1", "wideresnet_epochs=1", "hidden=8"],
 }
+SMALL["ssvae"] += ["validation_images=40"]
 SMALL["vqvae"] += [
     "prior_hidden=8",
     "layers=2",
