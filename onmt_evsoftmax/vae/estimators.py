@@ -8,13 +8,15 @@ is unbiased; the Gumbel family is not.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from onmt_evsoftmax.normalizers.registry import normalizer_names, title_of
 from onmt_evsoftmax.vae.latent import gumbel_noise, gumbel_softmax
 
 
@@ -42,6 +44,11 @@ def marginalize(p: Tensor, support: Tensor, cost: Cost, negligible: float = 0.0)
 class Estimator(nn.Module):
     """``forward(scores, cost, context)``: scores (N, K) of a softmax, context (N, D) of samples."""
 
+    title: ClassVar[str]
+
+    def __init__(self, context: int = 0) -> None:
+        super().__init__()
+
     def forward(self, scores: Tensor, cost: Cost, context: Tensor) -> Tensor:
         raise NotImplementedError
 
@@ -49,6 +56,7 @@ class Estimator(nn.Module):
 class ScoreFunction(Estimator):
     """SFE with a moving average of the cost as baseline."""
 
+    title = "SFE"
     average: Tensor
     started: Tensor
 
@@ -87,6 +95,8 @@ class ScoreFunction(Estimator):
 class SelfCritic(ScoreFunction):
     """SFE+: the cost of the most probable class is the baseline (Rennie et al., 2017)."""
 
+    title = "SFE+"
+
     def baseline(self, scores: Tensor, cost: Cost, context: Tensor) -> Tensor:
         with torch.no_grad():
             return cost.pairs(_rows(scores), scores.argmax(-1))
@@ -94,6 +104,8 @@ class SelfCritic(ScoreFunction):
 
 class NVIL(ScoreFunction):
     """A baseline learned from the sample, on top of the average (Mnih & Gregor, 2014)."""
+
+    title = "NVIL"
 
     def __init__(self, context: int, decay: float = 0.99, hidden: int = 128) -> None:
         super().__init__(context, decay)
@@ -113,8 +125,7 @@ class SumAndSample(Estimator):
     The summed class's cost, which is there anyway, is the sampled one's baseline.
     """
 
-    def __init__(self, context: int = 0) -> None:
-        super().__init__()
+    title = "Sum&Sample"
 
     def forward(self, scores: Tensor, cost: Cost, context: Tensor) -> Tensor:
         log_q = torch.log_softmax(scores, -1)
@@ -149,6 +160,7 @@ class Temperature:
 class Gumbel(Estimator):
     """Gumbel-Softmax: biased, with little variance. ``steps`` counts training steps."""
 
+    title = "Gumbel"
     steps: Tensor
 
     def __init__(self, context: int = 0, temperature: Temperature | None = None) -> None:
@@ -170,13 +182,18 @@ class Gumbel(Estimator):
 class StraightThroughGumbel(Gumbel):
     """One-hot forwards, Gumbel-Softmax backwards."""
 
+    title = "ST Gumbel"
+
     def forward(self, scores: Tensor, cost: Cost, context: Tensor) -> Tensor:
         soft = self.sample(scores)
         hard = F.one_hot(soft.argmax(-1), soft.size(-1)).to(soft)
         return cost.relaxed(hard + soft - soft.detach())
 
 
-#: Name in configurations → class.
+#: The normalizer of the q(z) that estimators sample from.
+SAMPLED_FROM = "softmax"
+
+#: Name in configurations → class; an estimator that is listed here works everywhere.
 ESTIMATORS: dict[str, type[Estimator]] = {
     "sfe": ScoreFunction,
     "sfe+": SelfCritic,
@@ -185,6 +202,17 @@ ESTIMATORS: dict[str, type[Estimator]] = {
     "gumbel": Gumbel,
     "st-gumbel": StraightThroughGumbel,
 }
+
+
+def title(method: str) -> str:
+    """What a reader sees for an estimator or a normalizer."""
+    return ESTIMATORS[method].title if method in ESTIMATORS else title_of(method)
+
+
+def in_order(methods: Iterable[str]) -> list[str]:
+    """Normalizers in the registry's order, then estimators, then what is neither."""
+    order = [*normalizer_names(), *ESTIMATORS]
+    return sorted(methods, key=lambda name: order.index(name) if name in order else len(order))
 
 
 def _rows(scores: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-#: Features (N, J) before the last layer, its weight (K, J) and bias (K,) → p (N, K) and support.
-Distribution = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+#: Scores (N, K) → p (N, K) and its support (True = has mass).
+Distribution = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def _gate(x: Tensor) -> Tensor:
@@ -51,7 +51,15 @@ class GatedLayer(nn.Module):
 class PixelCNN(nn.Module):
     """Codes (N, H, W) and labels (N,) → scores (N, K, H, W) of each code given those before it."""
 
-    def __init__(self, codes: int, classes: int, hidden: int, layers: int, head: int) -> None:
+    def __init__(
+        self,
+        codes: int,
+        classes: int,
+        hidden: int,
+        layers: int,
+        head: int,
+        xavier: bool = False,
+    ) -> None:
         super().__init__()
         self.codes = codes
         self.embedding = nn.Embedding(codes, hidden)
@@ -60,6 +68,12 @@ class PixelCNN(nn.Module):
         )
         self.head = nn.Sequential(nn.Conv2d(hidden, head, 1), nn.ReLU())
         self.last = nn.Linear(head, codes)
+        if xavier:
+            for module in self.modules():
+                if isinstance(module, (nn.Conv2d, nn.Linear)):
+                    nn.init.xavier_uniform_(module.weight)
+                    assert module.bias is not None
+                    nn.init.zeros_(module.bias)
 
     def forward(self, codes: Tensor, labels: Tensor) -> Tensor:
         v = h = self.embedding(codes).movedim(-1, 1)
@@ -83,8 +97,7 @@ class PixelCNN(nn.Module):
         for i in range(height):
             sampler.begin_row(i)
             for j in range(width):
-                features = sampler.features(i, j)
-                p, support = distribution(features, self.last.weight, self.last.bias)
+                p, support = distribution(self.last(sampler.features(i, j)))
                 codes[:, i, j] = draw(p, generator)
                 sizes[:, i, j] = support.sum(-1)
                 sampler.put(i, j, self.embedding(codes[:, i, j]))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -21,10 +20,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.report.files import replacing
+from onmt_evsoftmax.report.progress import progress
 from onmt_evsoftmax.vae import distributed
 
 #: Batch of indices (B,) → loss to minimise, and numbers to report.
@@ -84,13 +83,12 @@ def train(
     state.resume()
     distributed.synchronize(module)
     steps = -(-schedule.size // schedule.batch_size)
-    bar = tqdm(
-        total=schedule.epochs * steps,
+    bar = progress(
+        f"{run.folder.name} {stage}",
+        schedule.epochs * steps,
+        unit="steps",
         initial=state.epoch * steps,
-        desc=f"{run.folder.name} {stage}",
-        unit="step",
-        mininterval=0.5 if sys.stderr.isatty() else 30,
-        disable=distributed.rank() != 0 or state.epoch >= schedule.epochs,
+        quiet=distributed.rank() != 0 or state.epoch >= schedule.epochs,
     )
     with bar, _watch(run, stage, state.history) as write:
 

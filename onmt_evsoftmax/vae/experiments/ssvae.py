@@ -7,55 +7,45 @@ job pretrains on the labelled images, then trains on all.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from onmt_evsoftmax.normalizers.registry import get_loss, normalizer_names
 from onmt_evsoftmax.report.console import UserError, unknown_name
-from onmt_evsoftmax.vae import latent
-from onmt_evsoftmax.vae.configuration import check_data, check_names, check_numbers
+from onmt_evsoftmax.vae import experiment, figures, latent
 from onmt_evsoftmax.vae.data import DataSet
-from onmt_evsoftmax.vae.estimators import ESTIMATORS, Estimator, Gumbel, Temperature
+from onmt_evsoftmax.vae.estimators import ESTIMATORS, SAMPLED_FROM, Estimator, Gumbel, Temperature
+from onmt_evsoftmax.vae.experiment import Experiment, Outcome
 from onmt_evsoftmax.vae.semisupervised import SSVAE, losses
 from onmt_evsoftmax.vae.training import SECONDS, Run, Schedule, seconds_per_epoch, selected, train
-
-#: Threads that pay on a CPU.
-THREADS = 1
-
-#: Metric → (title, decimals), in the order of the table.
-METRICS = {
-    "accuracy": ("accuracy %", 2),
-    "pretrained_accuracy": ("labels only %", 2),
-    "support_test": ("support", 2),
-    "nonzero_test": ("q ≠ 0 in float32", 2),
-    "calls_training": ("decoded in training", 2),
-    "best_epoch": ("best epoch", 0),
-    **SECONDS,
-}
 
 #: What the best epoch is chosen by: −ELBO of the validation images.
 SELECT = "validation_cost"
 
 
 @dataclass
-class Configuration:
+class Configuration(experiment.Configuration):
     """``recipes/vae/ssvae.yaml`` explains each key."""
 
-    data: str = "digits"
-    normalizers: list[str] = field(
-        default_factory=lambda: ["softmax", "sparsemax", "entmax15", "evsoftmax"]
+    choices: ClassVar[tuple[str, ...]] = ("normalizers", "estimators", "seeds")
+    may_be_zero: ClassVar[tuple[str, ...]] = (
+        "normalizers",
+        "estimators",
+        "validation_images",
+        "pretraining_epochs",
+        "weight_decay",
+        "unlabelled_weight",
+        "temperature_decay",
+        "temperature_minimum",
+        "negligible",
     )
+
     estimators: list[str] = field(default_factory=lambda: list(ESTIMATORS))
-    seeds: list[int] = field(default_factory=lambda: [1, 2])
-    shared_seed: int = 0
     validation_images: int = 0
     labelled: float = 0.1
     pretraining_epochs: int = 100
     pretraining_learning_rate: float = 5e-4
-    epochs: int = 20
-    batch_size: int = 64
     learning_rate: float = 5e-4
     learning_rate_of: dict[str, float] = field(default_factory=dict)
     weight_decay: float = 0.0
@@ -71,30 +61,14 @@ class Configuration:
     gaussian: int = 8
 
     def __post_init__(self) -> None:
-        check_names(self.normalizers)
-        for name in self.normalizers:
-            get_loss(name)
+        super().__post_init__()
         for name in self.estimators:
             if name not in ESTIMATORS:
                 raise ValueError(unknown_name("estimator", name, ESTIMATORS))
-        known = [*normalizer_names(), *ESTIMATORS]
         for name in self.learning_rate_of:
-            if name not in known:
-                raise ValueError(f"learning_rate_of: {unknown_name('method', name, known)}")
-        check_data(self.data, "digits", "mnist")
-        check_numbers(
-            self,
-            "normalizers",
-            "estimators",
-            "validation_images",
-            "pretraining_epochs",
-            "weight_decay",
-            "unlabelled_weight",
-            "temperature_decay",
-            "temperature_minimum",
-            "negligible",
-        )
-        if not self.normalizers and not self.estimators:
+            if name not in ESTIMATORS:
+                experiment.check_normalizer(name)
+        if not self.methods():
             raise ValueError("normalizers and estimators are both empty: list a method")
         if not 0 < self.labelled < 1:
             raise ValueError(f"labelled must be between 0 and 1, not {self.labelled}")
@@ -129,25 +103,9 @@ def split(labels: Tensor, fraction: float, seed: int, validation: int = 0) -> Sp
     return Split(*(part.sort().values for part in (order[known], order[~known], held_out)))
 
 
-def check(c: Configuration, data: DataSet) -> None:
-    """Refuse a hold-out, or a share of labelled images, that leaves no others."""
-    images = len(data.train.labels)
-    if c.validation_images >= images:
-        raise UserError(
-            f"validation_images: {c.validation_images} of {images} training images leaves none to "
-            "train on; lower it"
-        )
-    if not len(split(data.train.labels, c.labelled, c.shared_seed, c.validation_images).unlabelled):
-        left = images - c.validation_images
-        raise UserError(
-            f"labelled: {c.labelled} of {left} training images leaves none unlabelled; lower it"
-        )
-
-
 def judge(model: SSVAE, method: str, x: Tensor, labels: Tensor) -> dict[str, float]:
     """Accuracy of q(z | x) on images (N, pixels) of 0 and 1, and both counts of its classes."""
-    last = model.scores
-    q, support = latent.of_layer(method, model.features(x), last.weight, last.bias)
+    q, support = latent.exact(method, model.classify(x))
     right = (q.argmax(-1) == labels).double().mean()
     return {
         "accuracy": 100 * float(right),
@@ -181,13 +139,12 @@ class Task:
         return SSVAE(pixels, self.classes, *sizes).to(self.images.device)
 
     def estimator(self, name: str) -> Estimator:
-        c, kind = self.c, ESTIMATORS[name]
-        options: dict[str, Any] = {}
-        if issubclass(kind, Gumbel):
-            options["temperature"] = Temperature(
+        c, made = self.c, ESTIMATORS[name](self.images.size(1))
+        if isinstance(made, Gumbel):
+            made.temperature = Temperature(
                 c.temperature, c.temperature_decay, c.temperature_minimum, c.temperature_every
             )
-        return kind(self.images.size(1), **options).to(self.images.device)
+        return made.to(self.images.device)
 
     def optimizer(self, module: nn.Module, rate: float) -> torch.optim.Optimizer:
         # Fused: the plain loop over parameters costs a tenth of a step, on CPUs too.
@@ -238,14 +195,6 @@ class Task:
         return found
 
 
-def prepare(run: Run, c: Configuration, data: DataSet) -> None:
-    """Train the model on labelled images alone, of every normalizer and seed."""
-    task = Task(c, data)
-    for normalizer in dict.fromkeys([*c.normalizers, *(["softmax"] if c.estimators else [])]):
-        for seed in c.seeds:
-            pretrain(run, seed, task, normalizer)
-
-
 def pretrain(shared: Run, seed: int, task: Task, normalizer: str) -> SSVAE:
     """The model trained on labelled images alone; jobs of one normalizer and seed share it."""
     stage = f"pretraining-{normalizer}-seed{seed}"
@@ -267,37 +216,80 @@ def pretrain(shared: Run, seed: int, task: Task, normalizer: str) -> SSVAE:
     return model
 
 
-def job(
-    run: Run, shared: Run, c: Configuration, data: DataSet, name: str
-) -> dict[str, dict[str, Any]]:
-    """Pretrain, then train on all images; ``name`` is a normalizer or an estimator on softmax."""
-    normalizer = "softmax" if name in ESTIMATORS else name
-    task = Task(c, data)
-    model = pretrain(shared, run.seed, task, normalizer)
-    run.seed_stage(name)
-    estimator = task.estimator(name) if name in ESTIMATORS else None
-    # One module, so that a learned baseline is trained, checkpointed and resumed with the model.
-    whole = nn.ModuleDict({"model": model})
-    if estimator is not None:
-        whole["estimator"] = estimator
-    history = train(
-        run,
-        "ssvae",
-        whole,
-        task.optimizer(whole, c.learning_rate_of.get(name, c.learning_rate)),
-        Schedule(len(task.unlabelled), c.batch_size, c.epochs, select=task.select),
-        lambda batch: task.both(model, normalizer, estimator, batch),
-        lambda: task.evaluate(model, normalizer),
-    )
-    results: dict[str, dict[str, Any]] = {}
-    for method in latent.methods_of(name):
-        with torch.no_grad():
-            metrics = task.judge(model, method if method == "posthoc" else normalizer)
-        metrics["pretrained_accuracy"] = history[0]["accuracy"]
-        metrics["best_epoch"] = selected(history, task.select)["epoch"]
-        results[method] = {"metrics": metrics, "history": []}
-        if method != "posthoc":  # nothing is trained with it: it is softmax's model
-            metrics["calls_training"] = history[-1]["calls"]
-            metrics.update(seconds_per_epoch(run, "ssvae"))
-            results[method]["history"] = history
-    return results
+class SemiSupervisedVAE(Experiment[Configuration]):
+    """The experiment: every normalizer exactly, and the estimators on softmax."""
+
+    help = "semi-supervised VAE, marginalised over the support or sampled (paper: Table 2)"
+    configuration = Configuration
+    metrics: ClassVar = {
+        "accuracy": ("accuracy %", 2),
+        "pretrained_accuracy": ("labels only %", 2),
+        "support_test": ("support", 2),
+        "nonzero_test": ("q ≠ 0 in float32", 2),
+        "calls_training": ("decoded in training", 2),
+        "best_epoch": ("best epoch", 0),
+        **SECONDS,
+    }
+    figures: ClassVar = {"accuracy": figures.accuracy_curves}
+
+    def check(self, c: Configuration, images: DataSet) -> None:
+        labels = images.train.labels
+        left = len(labels) - c.validation_images
+        if left < 1:
+            raise UserError(
+                f"validation_images: {c.validation_images} of {len(labels)} training images leaves "
+                "none to train on; lower it"
+            )
+        if not len(split(labels, c.labelled, c.shared_seed, c.validation_images).unlabelled):
+            raise UserError(
+                f"labelled: {c.labelled} of {left} training images leaves none unlabelled; lower it"
+            )
+
+    def prepare(self, shared: Run, c: Configuration, images: DataSet) -> None:
+        task = Task(c, images)
+        for normalizer in dict.fromkeys(map(_normalizer_of, c.methods())):
+            for seed in c.seeds:
+                pretrain(shared, seed, task, normalizer)
+
+    def job(
+        self, run: Run, shared: Run, c: Configuration, images: DataSet, method: str
+    ) -> dict[str, Outcome]:
+        normalizer = _normalizer_of(method)
+        task = Task(c, images)
+        model = pretrain(shared, run.seed, task, normalizer)
+        run.seed_stage(method)
+        # One module, so that a learned baseline is trained, checkpointed and resumed with the model.
+        whole = nn.ModuleDict({"model": model})
+        estimator = task.estimator(method) if method in ESTIMATORS else None
+        if estimator is not None:
+            whole["estimator"] = estimator
+        history = train(
+            run,
+            "ssvae",
+            whole,
+            task.optimizer(whole, c.learning_rate_of.get(method, c.learning_rate)),
+            Schedule(len(task.unlabelled), c.batch_size, c.epochs, select=task.select),
+            lambda batch: task.both(model, normalizer, estimator, batch),
+            lambda: task.evaluate(model, normalizer),
+        )
+        common = {
+            "pretrained_accuracy": history[0]["accuracy"],
+            "best_epoch": selected(history, task.select)["epoch"],
+        }
+        outcomes = {}
+        for name in [method] if estimator else latent.methods_of(method):
+            with torch.no_grad():
+                metrics = task.judge(model, _normalizer_of(name)) | common
+            outcomes[name] = Outcome(metrics)
+            if name == method:  # the others were not trained: they are this model at test time
+                metrics["calls_training"] = history[-1]["calls"]
+                outcomes[name] = Outcome(metrics | seconds_per_epoch(run, "ssvae"), history)
+        return outcomes
+
+
+def _normalizer_of(method: str) -> str:
+    """What makes a method's q(z | x): itself, or what an estimator samples from."""
+    return SAMPLED_FROM if method in ESTIMATORS else method
+
+
+EXPERIMENT = SemiSupervisedVAE()
