@@ -22,6 +22,7 @@ C = TypeVar("C")
 #: The copy beside what was made with it.
 FILE = "config.yaml"
 
+
 def load(kind: type[C], path: str | Path | None = None, overrides: Sequence[str] = ()) -> C:
     """A ``kind`` with the file's keys, then the overrides (``key=value``), over its defaults."""
     values: dict[str, Any] = {}

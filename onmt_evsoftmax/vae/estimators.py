@@ -112,7 +112,8 @@ class NVIL(ScoreFunction):
         self.network = nn.Sequential(nn.Linear(context, hidden), nn.ReLU(), nn.Linear(hidden, 1))
 
     def baseline(self, scores: Tensor, cost: Cost, context: Tensor) -> Tensor:
-        return self.average + self.network(context).squeeze(-1)
+        learned: Tensor = self.network(context)
+        return self.average + learned.squeeze(-1)
 
     def baseline_loss(self, values: Tensor, baseline: Tensor) -> Tensor:
         squared = (values - baseline) ** 2

@@ -1,7 +1,7 @@
 """What an experiment is: a class to fill in, one file per experiment.
 
-A file in ``experiments/`` with an ``EXPERIMENT`` is all it takes: the command line, jobs that can be
-resumed, tables and figures find it there. The normalizers it compares come from the registry.
+A file in ``experiments/`` with an ``EXPERIMENT`` is all it takes: the command line, the jobs, which
+can be resumed, tables and figures find it there. The normalizers come from the registry.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Experiment(abc.ABC, Generic[C]):
         """Read the data set from its folder."""
         return data.load(c.data, folder, fetch=fetch)
 
-    def check(self, c: C, images: DataSet) -> None:  # noqa: B027 - most have nothing to refuse
+    def check(self, c: C, images: DataSet) -> None:
         """Refuse, with a UserError, settings that these images cannot be used with."""
 
     @abc.abstractmethod

@@ -79,7 +79,8 @@ class PixelCNN(nn.Module):
         v = h = self.embedding(codes).movedim(-1, 1)
         for layer in self.layers:
             v, h = layer(v, h, labels)
-        return self.last(self.head(h).movedim(1, -1)).movedim(-1, 1)
+        scores: Tensor = self.last(self.head(h).movedim(1, -1))
+        return scores.movedim(-1, 1)
 
     @torch.no_grad()
     def sample(
@@ -166,7 +167,8 @@ class _Sampler:
             if number + 1 < len(self.layers):
                 following = self.layers[number + 1].reach
                 self.h[number + 1][:, :, i, j + following] = mixed[..., 0, 0]
-        return self.model.head(mixed)[..., 0, 0]
+        features: Tensor = self.model.head(mixed)
+        return features[..., 0, 0]
 
     def put(self, i: int, j: int, embedded: Tensor) -> None:
         """Enter what was drawn at pixel (i, j): (N, D)."""

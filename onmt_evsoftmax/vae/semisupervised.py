@@ -44,7 +44,8 @@ class LabelledPerceptron(nn.Module):
         return classes @ weight if classes.is_floating_point() else weight[classes]
 
     def forward(self, input_part: Tensor, class_part: Tensor) -> Tensor:
-        return self.rest(input_part + class_part)
+        outputs: Tensor = self.rest(input_part + class_part)
+        return outputs
 
 
 class SSVAE(nn.Module):
@@ -74,12 +75,15 @@ class SSVAE(nn.Module):
 
     def classify(self, x: Tensor) -> Tensor:
         """Scores (N, K) of the digits."""
-        return self.scores(self.features(x))
+        scores: Tensor = self.scores(self.features(x))
+        return scores
 
     def decode(self, h: Tensor, classes: Tensor) -> Tensor:
         """Scores (R, pixels) of rows h (R, G) with their classes (R,), or relaxed ones (R, K)."""
         self.decoded += len(h)
-        return self.generative(self.generative.input_part(h), self.generative.class_part(classes))
+        network = self.generative
+        scores: Tensor = network(network.input_part(h), network.class_part(classes))
+        return scores
 
 
 class _BernoulliCost(torch.autograd.Function):
@@ -97,7 +101,7 @@ class _BernoulliCost(torch.autograd.Function):
         return -right.clamp(min=torch.finfo(right.dtype).tiny).log_().sum(-1)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         sign, right = ctx.saved_tensors
         return (right - 1).mul_(sign).mul_(gradient.unsqueeze(-1)), None
 
@@ -138,7 +142,8 @@ class NegativeElbo:
         mean, log_variance = inference(image, inference.class_part(classes)).chunk(2, -1)
         h = mean + (log_variance / 2).exp() * noise
         rebuilt: Tensor = _BernoulliCost.apply(self.model.decode(h, classes), x)
-        return rebuilt + (mean**2 + log_variance.exp() - 1 - log_variance).sum(-1) / 2
+        kl: Tensor = (mean**2 + log_variance.exp() - 1 - log_variance).sum(-1) / 2
+        return rebuilt + kl
 
 
 class Losses(NamedTuple):

@@ -8,8 +8,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributions import Bernoulli, Categorical, Normal, kl_divergence
 
+from onmt_evsoftmax.normalizers.functional import evsoftmax
 from onmt_evsoftmax.normalizers.registry import get_loss
-from onmt_evsoftmax.vae import cvae, latent, training
+from onmt_evsoftmax.vae import latent, training
+from onmt_evsoftmax.vae.experiments import cvae
 from onmt_evsoftmax.vae.semisupervised import SSVAE, NegativeElbo, _BernoulliCost, losses
 from onmt_evsoftmax.vae.wideresnet import _Block
 
@@ -95,6 +97,33 @@ def test_the_cvae_loss_is_reconstruction_and_kl_of_posterior_from_prior(name):
     torch.testing.assert_close(loss, rebuilt + 0.3 * kl)
     torch.testing.assert_close(numbers["kl"], (kl / 8).detach())
     assert abs(kl - kl_divergence(p, q).sum()) > 1e-2
+
+
+def test_the_published_double_epsilon_is_that_of_the_public_code_and_freezes_masked_classes():
+    """It takes the KL of Categorical(evsoftmax(scores, eps) + eps), and samples without the second."""
+    one, two = (cvae.Configuration(kl_weight=1.0, double_eps=double) for double in (False, True))
+    model = cvae.CVAE(20, one).double()
+    with torch.no_grad():
+        model.prior[-1].bias.copy_(torch.linspace(-2, 2, 10))
+    x, y = torch.rand(8, 20, dtype=torch.float64), F.one_hot(torch.arange(8) % 2, 2).double()
+
+    def prior_gradient(c: cvae.Configuration, name: str = "evsoftmax") -> torch.Tensor:
+        model.zero_grad()
+        torch.manual_seed(1)
+        loss, numbers = cvae.elbo_loss(model, name, c, x, y)
+        loss.backward()
+        return model.prior[-1].bias.grad.clone(), numbers
+
+    single, _ = prior_gradient(one)
+    double, numbers = prior_gradient(two)
+    scores = model.posterior(torch.cat([x, y], -1)), model.prior(y)
+    q, p = (Categorical(probs=evsoftmax(s, eps=one.eps) + one.eps) for s in scores)
+    torch.testing.assert_close(numbers["kl"], kl_divergence(q, p).mean())
+    masked = ~evsoftmax(scores[1], return_support=True)[1].any(0)
+    assert masked.any()
+    assert double[masked].abs().max() < 0.2 * single[masked].abs().max()
+    for name in ("softmax", "sparsemax"):  # without an eps of their own, nothing changes
+        assert torch.equal(prior_gradient(one, name)[0], prior_gradient(two, name)[0])
 
 
 @pytest.mark.parametrize(("outputs", "stride"), [(4, 1), (4, 2), (6, 1), (6, 2)])

@@ -8,12 +8,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from onmt_evsoftmax.normalizers import registry
 from onmt_evsoftmax.normalizers.functional import evsoftmax, posthoc_evidential
 from onmt_evsoftmax.normalizers.losses import evsoftmax_kl
-from onmt_evsoftmax.normalizers.registry import get_normalizer
-from onmt_evsoftmax.vae import cvae, distances, latent, ssvae
+from onmt_evsoftmax.normalizers.registry import Normalizer, get_normalizer, register_normalizer
+from onmt_evsoftmax.vae import distances, latent
 from onmt_evsoftmax.vae.autoencoder import VQVAE, usage
 from onmt_evsoftmax.vae.estimators import ESTIMATORS
+from onmt_evsoftmax.vae.experiments import cvae, ssvae
 from onmt_evsoftmax.vae.pixelcnn import PixelCNN, draw
 from onmt_evsoftmax.vae.semisupervised import SSVAE, NegativeElbo, losses
 from onmt_evsoftmax.vae.wideresnet import WideResNet, augment, top_accuracy
@@ -244,6 +246,25 @@ def test_posthoc_accuracy_is_that_of_softmax():
     assert dense["support_test"] == 10 > sparse["support_test"]
 
 
+def test_any_normalizer_with_zeros_gets_a_finite_training_form():
+    """One that another package brings has neither a log form nor an eps."""
+
+    def hardmax(scores, mask=None, dim=-1):
+        return F.one_hot(scores.argmax(dim), scores.size(dim)).to(scores)
+
+    record = Normalizer("hardmax-of-a-test", hardmax)
+    register_normalizer(record)
+    try:
+        scores = torch.tensor([[1.0, 3.0, 2.0]])
+        log_p = latent.log_probabilities(record.name, scores, 1e-3)
+        p, support = latent.exact(record.name, scores)
+        assert latent.methods_of(record.name) == [record.name]
+    finally:
+        del registry._REGISTERED[record.name]
+    torch.testing.assert_close(log_p.exp(), (p + 1e-3) / 1.003)
+    assert support.tolist() == [[False, True, False]]
+
+
 # --- PixelCNN -------------------------------------------------------------------------------------
 
 
@@ -265,6 +286,16 @@ def test_pixelcnn_is_causal():
             assert difference[position + 1 :][0] > 0 or position % 6 == 5  # its right neighbour
 
 
+def test_xavier_initialisation_reaches_every_layer_of_the_pixelcnn():
+    model = PixelCNN(codes=7, classes=3, hidden=6, layers=2, head=9, xavier=True)
+    layers = [m for m in model.modules() if isinstance(m, (torch.nn.Conv2d, torch.nn.Linear))]
+    assert len(layers) == 2 * 4 + 2
+    for layer in layers:
+        bound = (6 / sum(torch.nn.init._calculate_fan_in_and_fan_out(layer.weight))) ** 0.5
+        assert 0.8 * bound < layer.weight.abs().max() <= bound
+        assert (layer.bias == 0).all()
+
+
 def test_pixelcnn_sees_its_class():
     model, codes = pixelcnn(), torch.randint(7, (1, 4, 4))
     assert not torch.equal(model(codes, torch.tensor([0])), model(codes, torch.tensor([2])))
@@ -275,7 +306,7 @@ def test_cached_sampling_is_uncached_sampling(method):
     model, labels, shape = pixelcnn(), torch.tensor([0, 2, 1, 1]), (4, 5)
     with torch.no_grad():
         model.last.weight.mul_(20)  # so that sparse normalizers are sparse
-    how = partial(latent.of_layer, method)
+    how = partial(latent.exact, method)
     codes, sizes = model.sample(labels, shape, how, torch.Generator().manual_seed(9))
     generator = torch.Generator().manual_seed(9)
     slow, slow_sizes = torch.zeros_like(codes), torch.zeros_like(sizes)
@@ -285,7 +316,7 @@ def test_cached_sampling_is_uncached_sampling(method):
             for layer in model.layers:
                 v, h = layer(v, h, labels)
             features = model.head(h)[:, :, i, j]
-            p, support = how(features, model.last.weight, model.last.bias)
+            p, support = how(model.last(features))
             slow[:, i, j] = draw(p, generator)
             slow_sizes[:, i, j] = support.sum(-1)
     assert torch.equal(codes, slow)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from vae_data import write_mnist
 
-from onmt_evsoftmax.vae import cvae, ssvae, vqvae
+from onmt_evsoftmax.vae.experiment import experiments
 
 ROOT = Path(__file__).parents[2]
-MODULES = {"cvae": cvae, "ssvae": ssvae, "vqvae": vqvae}
+EXPERIMENTS = experiments()
 RECIPES = sorted((ROOT / "recipes" / "vae").glob("*.yaml"))
 
 #: Every experiment in a few seconds.
@@ -26,6 +26,7 @@ SMALL["vqvae"] += [
     "layers=2",
     "samples_per_class=5",
     "learning_rates=[1e-3,1e-2]",
+    "best_epoch=true",
 ]
 
 

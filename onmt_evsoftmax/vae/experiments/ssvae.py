@@ -7,7 +7,7 @@ job pretrains on the labelled images, then trains on all.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -258,7 +258,7 @@ class SemiSupervisedVAE(Experiment[Configuration]):
         task = Task(c, images)
         model = pretrain(shared, run.seed, task, normalizer)
         run.seed_stage(method)
-        # One module, so that a learned baseline is trained, checkpointed and resumed with the model.
+        # One module, so that a learned baseline is trained, saved and resumed with the model.
         whole = nn.ModuleDict({"model": model})
         estimator = task.estimator(method) if method in ESTIMATORS else None
         if estimator is not None:

@@ -238,9 +238,7 @@ class VectorQuantizedVAE(Experiment[Configuration]):
     figures: ClassVar = {"figure5": figures.sampled_images}
     threads = 2
 
-    def load(
-        self, c: Configuration, folder: str | Path | None, *, fetch: bool = False
-    ) -> DataSet:
+    def load(self, c: Configuration, folder: str | Path | None, *, fetch: bool = False) -> DataSet:
         return load(c.data, folder, fetch=fetch, classes=c.classes, size=c.image_size)
 
     def check(self, c: Configuration, images: DataSet) -> None:
