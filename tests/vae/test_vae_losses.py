@@ -100,7 +100,7 @@ def test_the_cvae_loss_is_reconstruction_and_kl_of_posterior_from_prior(name):
 
 
 def test_the_published_double_epsilon_is_that_of_the_public_code_and_freezes_masked_classes():
-    """It takes the KL of Categorical(evsoftmax(scores, eps) + eps), and samples without the second."""
+    """It takes the KL of Categorical(evsoftmax(scores, eps) + eps); it samples without that sum."""
     one, two = (cvae.Configuration(kl_weight=1.0, double_eps=double) for double in (False, True))
     model = cvae.CVAE(20, one).double()
     with torch.no_grad():
