@@ -37,6 +37,7 @@ def test_an_experiment_runs_tabulates_and_draws(name, tmp_path, capsys):
         folder = out / f"{method}-seed1"
         results = json.loads((folder / "results.json").read_text())
         assert results["experiment"] == name
+        assert results["command"].startswith(f"onmt_evsoftmax vae {name} -o ")
         assert yaml.safe_load((folder / "config.yaml").read_text()) == dataclasses.asdict(chosen)
     pictures = sorted(path.name for path in out.glob("*.png"))
     expected = {"cvae": ["figure2.png", "figure3.png"], "ssvae": ["accuracy.png"]}
@@ -341,7 +342,7 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(words, says, tmp_path):
         (["cvae", "--shared-only", "--seed", "1"], "leave out method and seed"),
         (["vqvae", "--seed", str(2**70)], "too large for a seed"),
         (["ssvae", "--set", f"shared_seed={2**70}"], "too large for a seed"),
-        (["cvae", "--threads", "-1"], "--threads -1: give a positive number"),
+        (["cvae", "--threads", "-1"], "--threads: must be a whole number from 1 up, not -1"),
         (["cvae", "--data-dir", "."], "digits is embedded and reads no files; leave out --data-d"),
         (["ssvae", "--download"], "digits is embedded and reads no files; leave out --data-dir"),
         (["cvae", "--shared-only", "--json"], "--json prints the table, and one job or --shared"),
