@@ -128,10 +128,7 @@ class ConditionalVAE(Experiment[Configuration]):
         "digits": ("digits of 10", 1),
         **SECONDS,
     }
-    figures: ClassVar = {
-        "figure2": figures.digits_and_priors,
-        "figure3": figures.distance_curves,
-    }
+    figures: ClassVar = {"figure2": figures.digits_and_priors, "figure3": figures.distance_curves}
 
     def prepare(self, shared: Run, c: Configuration, images: DataSet) -> None:
         train_classifier(shared, images, c.classifier_epochs)
