@@ -17,7 +17,7 @@ from onmt_evsoftmax.report.console import UserError, called, command_line, run, 
 from onmt_evsoftmax.vae import configuration, data, distributed, figures
 from onmt_evsoftmax.vae.experiment import Configuration, Experiment, experiments
 from onmt_evsoftmax.vae.jobs import Study
-from onmt_evsoftmax.vae.results import read_results, table_of
+from onmt_evsoftmax.vae.results import find_results, read_results, table_of
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -200,7 +200,8 @@ def _asked(settings: Configuration, arguments: argparse.Namespace) -> Configurat
 
 
 def _table(arguments: argparse.Namespace) -> None:
-    outputs.check_outputs(arguments.output, outputs.TABLES)
+    found = find_results(arguments.folders)
+    outputs.check_outputs(arguments.output, outputs.TABLES, inputs=found)
     table = table_of(read_results(arguments.folders))
     outputs.publish(lambda _: [table], table.json, arguments.output, print_json=arguments.json)
 

@@ -160,7 +160,7 @@ class ConditionalVAE(Experiment[Configuration]):
             model,
             torch.optim.SGD(model.parameters(), lr=c.learning_rate),
             Schedule(len(x), c.batch_size, c.epochs, max(steps // c.evaluations, 1)),
-            lambda batch: elbo_loss(model, method, c, x[batch], y[batch]),
+            lambda batch: elbo_loss(model, method, c, x.index_select(0, batch), y[batch]),
             evaluate,
             summed=True,
         )
