@@ -203,7 +203,7 @@ def test_tables_carry_their_signature_and_the_registrys_order():
 def test_a_table_of_another_format_or_in_place_of_its_input_is_refused(tmp_path):
     path = write_result(tmp_path / "a")
     before = path.read_text()
-    with pytest.raises(UserError, match="is the input .*, which would be lost"):
+    with pytest.raises(UserError, match=r"is the input .*, which would be lost"):
         command.main(["table", str(tmp_path), "-o", str(tmp_path / "a" / ".." / "a" / path.name)])
     assert path.read_text() == before
     with pytest.raises(UserError, match=r"-o x\.docx: the ending must be one of \.txt"):
