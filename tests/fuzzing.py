@@ -65,6 +65,8 @@ BRIEF = {
     ("properties",): ["--trials", "1"],
     ("score",): ["--resamples", "3"],
     ("bench",): ["--seconds", "0"],
+    ("trace",): ["--max-length", "2"],
+    ("count",): ["--max-length", "2"],
 }
 
 #: What belongs there, by the option's name: half of the values, so that commands get to work.
@@ -96,7 +98,7 @@ FITTING = {
     "lang": ["de", "en"],
     "metrics": ["bleu", "ter", "chrf"],
     "baseline": ["a"],
-    "max_length": ["3"],
+    "max_length": ["2", "3"],
     "beam_size": ["1", "2"],
     "gpu": ["-1"],
 }
@@ -173,6 +175,9 @@ def fill(folder: Path) -> None:
     }
     for name, data in odd.items():
         (folder / name).write_bytes(data)
+    for name, data in (("job", json.dumps(_job())), ("job-list", "[]"), ("job-cut", '{"seed')):
+        (folder / name).mkdir()
+        (folder / name / "results.json").write_text(data)
     (folder / "folder").mkdir()
     (folder / "folder.txt").mkdir()
     (folder / "folder" / "a.txt").write_text(TEXT)
@@ -185,6 +190,11 @@ def _counts() -> list[dict[str, Any]]:
     mean = {"mean": 2.5}
     kinds = {"context": {"all": {"attended": mean, "available": mean}}}
     return [{"kinds": kinds, "paper": mean}]
+
+
+def _job() -> dict[str, Any]:
+    metrics = {"softmax": {"metrics": {"w1": 1.5, "support": 4}}}
+    return {"experiment": "cvae", "seed": 1, "methods": metrics}
 
 
 def _scores() -> dict[str, Any]:

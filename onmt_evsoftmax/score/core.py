@@ -33,13 +33,10 @@ class Suite:
 
     def score(self, sums: Array) -> Array:
         """Sums of statistics, (trials, width), to scores, (trials, metrics)."""
-        rows = sums.tolist()
+        parts = list(zip(self.metrics, self.columns, strict=True))
         return np.array(
-            [
-                [metric.score(row[columns]) for row in rows]
-                for metric, columns in zip(self.metrics, self.columns, strict=True)
-            ]
-        ).T
+            [[metric.score(row[columns]) for metric, columns in parts] for row in sums.tolist()]
+        )
 
     def sentences(self, run: Array) -> list[list[float]]:
         """Scores of every line of a run, one list per metric."""
