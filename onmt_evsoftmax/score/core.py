@@ -10,13 +10,7 @@ import numpy as np
 from onmt_evsoftmax.report.console import UserError, unknown_name
 from onmt_evsoftmax.score import significance
 from onmt_evsoftmax.score.language import Language
-from onmt_evsoftmax.score.metrics import (
-    DEFAULT_METRICS,
-    Array,
-    Metric,
-    make_metric,
-    metric_name,
-)
+from onmt_evsoftmax.score.metrics import DEFAULT_METRICS, Array, Metric, make_metric, metric_name
 from onmt_evsoftmax.score.scores import Cell, Comparison, Report, Row
 
 #: Called with what is being done and the share of the work done before it, 0–1.

@@ -138,7 +138,7 @@ class Synonyms:
 
 
 def _known_code(name: str | None) -> str | None:
-    """``de``, ``de-AT`` or ``DE`` → ``de``; a language nobody knows is an error."""
+    """``de``, ``de-AT`` or ``DE`` → ``de``; an unknown language is an error."""
     if name is None:
         return None
     code = name.replace("_", "-").split("-")[0].lower()

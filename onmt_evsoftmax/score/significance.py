@@ -70,8 +70,8 @@ def randomisation_p_values(
 ) -> Array:
     """Two-sided p-values, (metrics,), of approximate randomisation.
 
-    A trial deals the outputs for each line anew to the runs of both sides: were the systems alike,
-    who wrote which would not matter.
+    A trial deals the outputs for each line to the runs of both sides at random: if the systems were
+    alike, it would not matter which of them wrote which output.
     """
     random = np.random.default_rng(seed)
     runs = [*baseline, *system]

@@ -88,7 +88,7 @@ class Header:
 
     @classmethod
     def parse(cls, line: bytes) -> Header:
-        """The inverse of ``line``; keys of a later minor version are left aside."""
+        """The inverse of ``line``; keys of a later minor version are ignored."""
         fields = json.loads(line)
         fields = {key: fields[key] for key in cls.__dataclass_fields__ if key in fields}
         given = fields["kinds"]
@@ -114,7 +114,7 @@ class Header:
 class TraceReader:
     """A trace opened for reading: ``len``, ``trace[i]`` and iteration, one sentence in memory.
 
-    A last block cut by a kill is left aside; ``complete`` tells whether the file has its end mark.
+    A last block cut by a kill is ignored; ``complete`` says whether the file has its end mark.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -202,7 +202,7 @@ class TraceWriter:
             other, _ = _read_header(descriptor, self.part)
             raise UserError(
                 f"{self.part} was begun with other settings ({_difference(other, header)}); "
-                "repeat that command to continue it, or start anew with --restart"
+                "repeat that command to continue it, or start over with --restart"
             )
         end = len(begin)
         # After a power cut a block may have its length but not its bytes: check every checksum.
@@ -234,7 +234,7 @@ class TraceWriter:
 
     @contextmanager
     def _as_user_error(self) -> Iterator[None]:
-        """Turn a full disk into a sentence that says how to go on."""
+        """Turn a full disk into a sentence that says how to continue."""
         try:
             yield
         except OSError as error:
