@@ -55,6 +55,7 @@ INSTALL = [
     "matplotlib>=3.8",  # figures as PNG, SVG and PDF
     "regex>=2022",  # word classes of every script, for ROUGE and METEOR beyond English
     "tqdm>=4.66",  # progress on stderr
+    "argcomplete>=3",  # completes command lines in the shell; imported only then
 ]
 
 EXTRAS = {
@@ -103,6 +104,7 @@ setup(
     extras_require=EXTRAS,
     entry_points={
         "console_scripts": [
+            "onmt_evsoftmax = onmt_evsoftmax.__main__:entry",
             "onmt_count_attended = onmt_evsoftmax.attended.count_attended:entry",
             "onmt_plot_attention = onmt_evsoftmax.plot.plot_attention:entry",
             "onmt_score = onmt_evsoftmax.score:entry",

@@ -1,4 +1,4 @@
-"""``python -m onmt_evsoftmax doctor``: is everything in place, and if not, what to do."""
+"""``onmt_evsoftmax doctor``: is everything in place, and if not, what to do."""
 
 from __future__ import annotations
 
@@ -114,10 +114,10 @@ def _numbers(version: str) -> tuple[int, ...]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the findings; 1 if something is wrong."""
     parser = argparse.ArgumentParser(
-        prog="python -m onmt_evsoftmax doctor",
+        prog="onmt_evsoftmax doctor",
         description="Check versions, the start-up hook, kernels and devices; exit 1 if something "
         "is wrong.",
-        epilog="example: python -m onmt_evsoftmax doctor --json",
+        epilog="example: onmt_evsoftmax doctor --json",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     arguments = parser.parse_args(argv)

@@ -54,25 +54,9 @@ def test_figure1_prints_the_papers_numbers_and_draws(tmp_path, capsys):
 def test_figure1_refuses_an_unknown_format_and_writes_nothing(tmp_path):
     result = python("-m", "onmt_evsoftmax", "figure1", "-o", str(tmp_path / "figure.xyz"))
     assert result.returncode == 2
-    assert result.stderr.startswith("onmt_evsoftmax: error:")
+    assert result.stderr.startswith("onmt_evsoftmax figure1: error:")
     assert "xyz" in result.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-def test_commands_are_listed_and_the_nearest_is_named(capsys):
-    assert __main__.main(["--help"]) == 0
-    listed = capsys.readouterr().out
-    for command in __main__.COMMANDS:
-        assert command in listed
-    with pytest.raises(UserError, match="did you mean properties"):
-        __main__.main(["propertys"])
-
-
-@pytest.mark.parametrize("command", __main__.COMMANDS)
-def test_every_command_has_help_with_an_example(command):
-    result = python("-m", "onmt_evsoftmax", command, "--help")
-    assert result.returncode == 0
-    assert "example" in result.stdout.lower()
 
 
 def test_the_property_table_agrees_with_the_paper(capsys):

@@ -1,4 +1,4 @@
-"""``python -m onmt_evsoftmax bench``."""
+"""``onmt_evsoftmax bench``."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ _EPILOG = f"""parts:
 {chr(10).join(f"  {name:<10} {part.what}" for name, part in PARTS.items())}
 
 example (keep the machine idle):
-  $ python -m onmt_evsoftmax bench --only rows attention -o bench.md -o bench.json
-  $ python -m onmt_evsoftmax bench --only length memory -o growth.svg
+  $ onmt_evsoftmax bench --only rows attention -o bench.md -o bench.json
+  $ onmt_evsoftmax bench --only length memory -o growth.svg
 """
 
 _TEXTS = (".txt", ".md", ".json")
@@ -78,7 +78,7 @@ PLOTTED = {"length", "memory"}
 
 def make_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = command_line(_ABOUT, _EPILOG, "python -m onmt_evsoftmax bench")
+    parser = command_line(_ABOUT, _EPILOG)
     parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help="default: all")
     parser.add_argument("--threads", type=int, metavar="N", help="default: as many as torch takes")
     parser.add_argument(

@@ -1,6 +1,6 @@
 """From the archives people publish to the parallel text a model is trained on.
 
-The recipes' shell scripts call ``python -m onmt_evsoftmax.corpora VERB``; each verb is one module:
+The recipes' shell scripts call ``onmt_evsoftmax corpora VERB``; each verb is one module:
 
     fetch      archives from the web or a local folder, checked against checksums
     extract    sentences out of archives: IWSLT tags and XML, WMT SGML, tab-separated, plain

@@ -1,6 +1,7 @@
-"""``python -m onmt_evsoftmax.corpora``."""
+"""``onmt_evsoftmax corpora``."""
 
 from onmt_evsoftmax.corpora.verbs import main
-from onmt_evsoftmax.report.console import run
+from onmt_evsoftmax.report.console import called, run
 
-run(main)
+with called("onmt_evsoftmax corpora"):
+    run(main)

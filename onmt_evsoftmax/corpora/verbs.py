@@ -24,10 +24,10 @@ from onmt_evsoftmax.report.console import UserError, command_line
 from onmt_evsoftmax.report.download import fetch, read_sources
 
 _EXAMPLE = """example:
-  $ python -m onmt_evsoftmax.corpora fetch --sources recipes/multi30k/sources.tsv -o downloads
-  $ python -m onmt_evsoftmax.corpora extract --format plain --source downloads/train.en.gz \\
+  $ onmt_evsoftmax corpora fetch --sources recipes/multi30k/sources.tsv -o downloads
+  $ onmt_evsoftmax corpora extract --format plain --source downloads/train.en.gz \\
         --target downloads/train.de.gz -o raw.en raw.de
-  $ python -m onmt_evsoftmax.corpora clean raw.en raw.de -o train.en train.de --max-words 100
+  $ onmt_evsoftmax corpora clean raw.en raw.de -o train.en train.de --max-words 100
 """
 
 
@@ -154,7 +154,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser = command_line(
         "Prepare parallel text for training, one step at a time.",
         _EXAMPLE,
-        "python -m onmt_evsoftmax.corpora",
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
 

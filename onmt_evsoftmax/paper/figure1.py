@@ -83,9 +83,9 @@ def draw(point: Sequence[float], path: str | Path) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table of the point's images and draw them."""
     parser = argparse.ArgumentParser(
-        prog="python -m onmt_evsoftmax figure1",
+        prog="onmt_evsoftmax figure1",
         description="Where each normalizer sends a point of R³, as the paper's Figure 1.",
-        epilog="example: python -m onmt_evsoftmax figure1 -o figure1.svg",
+        epilog="example: onmt_evsoftmax figure1 -o figure1.svg",
     )
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help=".png, .svg or .pdf")
     parser.add_argument("--point", type=float, nargs=3, default=FIGURE1_POINT, metavar="V")

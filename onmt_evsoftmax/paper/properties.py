@@ -195,8 +195,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Search and print."""
     parser = command_line(
         __doc__,
-        "example: python -m onmt_evsoftmax properties --trials 2000",
-        "python -m onmt_evsoftmax properties",
+        "example: onmt_evsoftmax properties --trials 2000",
     )
     parser.add_argument("--trials", type=int, default=500, help="points per size, scale and kind")
     parser.add_argument("--seed", type=int, default=0)

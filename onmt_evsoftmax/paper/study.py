@@ -1,6 +1,6 @@
 """The table of the paper from files: scores and attended tokens of every normalizer and seed.
 
-``python -m onmt_evsoftmax.paper.study --help``
+``onmt_evsoftmax study --help``
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _EXAMPLE = """A NAME given several times has several runs (training seeds): mean
 example:
   $ onmt_score --hyp softmax=s1.de softmax=s2.de evsoftmax=e1.de evsoftmax=e2.de --ref test.de \\
         --lang de --baseline evsoftmax -o scores.json
-  $ python -m onmt_evsoftmax.paper.study --scores scores.json --attended softmax=s1.json \\
+  $ onmt_evsoftmax study --scores scores.json --attended softmax=s1.json \\
         softmax=s2.json evsoftmax=e1.json evsoftmax=e2.json -o table.md -o table.tex -o tradeoff.pdf
 """
 
@@ -215,7 +215,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from onmt_evsoftmax.report.table import RENDERERS, Table
 
     endings = [*RENDERERS, ".json", *FIGURES]
-    parser = command_line(_ABOUT, _EXAMPLE, "python -m onmt_evsoftmax.paper.study")
+    parser = command_line(_ABOUT, _EXAMPLE)
     parser.add_argument("--scores", type=Path, required=True, help="JSON of onmt_score")
     parser.add_argument(
         "--attended", nargs="+", required=True, metavar="NAME=FILE",

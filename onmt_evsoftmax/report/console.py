@@ -7,20 +7,35 @@ import difflib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 
 class UserError(Exception):
     """One sentence for the user: what is wrong, where (file, line, key) and what to do."""
+
+    #: What the user called, if it was not the script itself.
+    program: str | None = None
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that completes the command line when the shell asks for it."""
+
+    def parse_args(self, *args: Any, **kwargs: Any) -> Any:
+        if "_ARGCOMPLETE" in os.environ:
+            import argcomplete
+
+            argcomplete.autocomplete(self)
+        return super().parse_args(*args, **kwargs)
 
 
 def command_line(
     description: str | None, epilog: str, prog: str | None = None
 ) -> argparse.ArgumentParser:
     """A parser without options whose help keeps the lines of ``description`` and ``epilog``."""
-    return argparse.ArgumentParser(
-        prog=prog,
+    return _Parser(
+        prog=prog or _program(),
         description=description,
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -42,7 +57,7 @@ def run(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
         code = main(None) or 0
         sys.stdout.flush()
     except UserError as error:
-        print(f"{_program()}: error: {error}", file=sys.stderr)
+        print(f"{error.program or _program()}: error: {error}", file=sys.stderr)
         code = 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -55,11 +70,31 @@ def run(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
 
 
 def _terminated(*_: object) -> NoReturn:
-    """A scheduler ends its jobs so: leave in order, that temporary files are removed."""
+    """Schedulers send SIGTERM; exit cleanly so that temporary files are removed."""
     sys.exit(128 + signal.SIGTERM)
+
+
+# Set while ``onmt_evsoftmax COMMAND`` runs a command, whose usage and errors then say so.
+_called_as: str | None = None
+
+
+@contextmanager
+def called(name: str) -> Iterator[None]:
+    """Let usage and errors inside this block name the program ``name``."""
+    global _called_as
+    _called_as = name
+    try:
+        yield
+    except UserError as error:
+        error.program = name
+        raise
+    finally:
+        _called_as = None
 
 
 def _program() -> str:
     """The name the user typed: of the script, or of the package after ``python -m``."""
+    if _called_as:
+        return _called_as
     folder, name = os.path.split(sys.argv[0])
     return os.path.basename(folder) if name == "__main__.py" else name

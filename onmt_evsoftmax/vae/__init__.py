@@ -1,5 +1,5 @@
 """The paper's VAE experiments on the same normalizers: CVAE, semi-supervised VAE, VQ-VAE.
 
-``python -m onmt_evsoftmax.vae cvae`` (or ``ssvae``, ``vqvae``) runs one from data that scikit-learn
+``onmt_evsoftmax vae cvae`` (or ``ssvae``, ``vqvae``) runs one from data that scikit-learn
 embeds; ``recipes/vae/`` has the configurations, every key explained.
 """

@@ -1,4 +1,4 @@
-"""``python -m onmt_evsoftmax.vae {cvae,ssvae,vqvae,table,figures}``: the VAE experiments."""
+"""``onmt_evsoftmax vae {cvae,ssvae,vqvae,table,figures}``: the VAE experiments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from onmt_evsoftmax.report.console import UserError, command_line, run
+from onmt_evsoftmax.report.console import UserError, called, command_line, run
 from onmt_evsoftmax.vae import configuration, data, distributed
 from onmt_evsoftmax.vae.jobs import EXPERIMENTS, Experiment, read_results
 
@@ -33,9 +33,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = command_line(
         "The VAE experiments of the ev-softmax paper, on the package's normalizers.",
         "example (embedded digits, under three minutes):\n"
-        "  python -m onmt_evsoftmax.vae cvae -o runs/vae/cvae\n\n"
+        "  onmt_evsoftmax vae cvae -o runs/vae/cvae\n\n"
         "recipes/vae/README.md says more.",
-        prog="python -m onmt_evsoftmax.vae",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, help_line in EXPERIMENTS.items():
@@ -43,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     table = commands.add_parser(
         "table",
         help="mean ± standard error over the seeds of finished jobs",
-        epilog="example:\n  python -m onmt_evsoftmax.vae table runs/vae/cvae -o cvae.tex",
+        epilog="example:\n  onmt_evsoftmax vae table runs/vae/cvae -o cvae.tex",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     table.add_argument("folders", nargs="+", metavar="FOLDER", help="an experiment's or a job's")
@@ -60,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     figures = commands.add_parser(
         "figures",
         help="draw the experiment's figures from finished jobs",
-        epilog="example:\n  python -m onmt_evsoftmax.vae figures runs/vae/cvae --format pdf",
+        epilog="example:\n  onmt_evsoftmax vae figures runs/vae/cvae --format pdf",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     figures.add_argument("folders", nargs="+", metavar="FOLDER", help="an experiment's or a job's")
@@ -81,9 +80,9 @@ def _add_experiment(commands: argparse._SubParsersAction, name: str, help_line: 
         "the figures; with both a method and --seed, that job only. Finished jobs are skipped and\n"
         "interrupted ones resumed.",
         epilog="examples:\n"
-        f"  python -m onmt_evsoftmax.vae {name} -o runs/vae/{name}\n"
-        f"  python -m onmt_evsoftmax.vae {name} -o runs/vae/short --set epochs=3 --set seeds=[1]\n"
-        f"  python -m onmt_evsoftmax.vae {name} --normalizer evsoftmax --seed 1\n"
+        f"  onmt_evsoftmax vae {name} -o runs/vae/{name}\n"
+        f"  onmt_evsoftmax vae {name} -o runs/vae/short --set epochs=3 --set seeds=[1]\n"
+        f"  onmt_evsoftmax vae {name} --normalizer evsoftmax --seed 1\n"
         f"  torchrun --nproc_per_node=2 -m onmt_evsoftmax.vae {name}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -239,4 +238,5 @@ def _figures(arguments: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    run(main)
+    with called("onmt_evsoftmax vae"):
+        run(main)
