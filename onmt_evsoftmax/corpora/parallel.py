@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from itertools import zip_longest
 from pathlib import Path
 
@@ -17,16 +18,17 @@ Pair = tuple[str, str]
 
 
 def lines_of(path: PathLike) -> Iterator[str]:
-    """Stream the lines of a UTF-8 file; a file that cannot be read, or is empty, is told."""
+    """Stream the lines of a UTF-8 file (``-``: standard input); an empty one is an error."""
     try:
-        with open(path, "rb") as stream:
+        with nullcontext(sys.stdin.buffer) if str(path) == "-" else open(path, "rb") as stream:
             number = 0
             for number, line in enumerate(stream, start=1):
                 yield decode_line(path, number, line.removesuffix(b"\n"))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     if number == 0:
-        raise UserError(f"{path} is empty; it must have at least one line")
+        name = "standard input" if str(path) == "-" else path
+        raise UserError(f"{name} is empty; it must have at least one line")
 
 
 def pairs_of(source: PathLike, target: PathLike) -> Iterator[Pair]:

@@ -90,7 +90,8 @@ def _encoder(model: Path) -> Callable[[str], str]:
     from subword_nmt.apply_bpe import BPE
 
     with open(model, encoding="utf-8") as codes:
-        return BPE(codes).process_line
+        encode: Callable[[str], str] = BPE(codes).process_line
+        return encode
 
 
 def check_model(model: Path) -> None:
