@@ -15,6 +15,7 @@ import torch
 
 import onmt_evsoftmax
 import onmt_evsoftmax_hook
+from onmt_evsoftmax.normalizers import registry
 from onmt_evsoftmax.opennmt import backends
 
 # Both ends of the supported range are tested; what lies between should work.
@@ -46,7 +47,7 @@ def findings() -> Iterator[Finding]:
     opennmt = _opennmt()
     yield opennmt
     yield _hook(opennmt)
-    yield Finding("normalizers", ", ".join(onmt_evsoftmax.normalizer_names()))
+    yield from _normalizers()
     yield Finding("attention backends", ", ".join(backends.available()))
     yield Finding("devices", ", ".join(_devices()))
     yield _ctranslate2()
@@ -87,6 +88,16 @@ def _hook(opennmt: Finding) -> Finding:
     if "live" not in probe.stdout:
         return Finding(what, "asleep", "install the package with pip: `pip install .`")
     return Finding(what, "live: the stock onmt_* commands know this package")
+
+
+def _normalizers() -> Iterator[Finding]:
+    names = [
+        record.name if record.package is None else f"{record.name} ({record.package})"
+        for record in registry.records()
+    ]
+    yield Finding("normalizers", ", ".join(names))
+    for name, error in registry.broken_entry_points().items():
+        yield Finding(f"normalizer {name}", error, "repair or uninstall that package")
 
 
 def _devices() -> Iterator[str]:
@@ -132,5 +143,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.json:
         print(json.dumps([asdict(finding) for finding in found], indent=2, ensure_ascii=False))
     else:
-        print("\nall is well" if not wrong else f"\n{len(wrong)} to put right")
+        count = f"{len(wrong)} problem" + ("s" if len(wrong) > 1 else "")
+        print(f"\n{count if wrong else 'all is well'}")
     return 1 if wrong else 0

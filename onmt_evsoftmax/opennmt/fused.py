@@ -9,14 +9,14 @@ when a recorder watches the normalizer, when the matrix is read, and for masks i
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
 from onmt_evsoftmax import kernels
 from onmt_evsoftmax.attention.sparse_attention import evsoftmax_attention
-from onmt_evsoftmax.normalizers.registry import EvSoftmax
+from onmt_evsoftmax.normalizers.module import NormalizerModule
 from onmt_evsoftmax.opennmt.modules import AttentionNormalizer
 
 # Who reads the matrix that a module returns.
@@ -25,9 +25,9 @@ NOBODY, EVALUATION, ALWAYS = "nobody", "evaluation", "always"
 
 def why_not(normalizer: nn.Module, attention: Any, reader: str, *, forced: bool) -> str | None:
     """What stands against fusing ``attention``, in words, or None."""
-    if not isinstance(normalizer, EvSoftmax):
+    if not _has_kernel(normalizer):
         return "only evsoftmax has a fused attention"
-    if normalizer.options()["eps"] > 0:
+    if normalizer.options().get("eps", 0.0) > 0:
         return "with attention_eps every key keeps some weight, and nothing is left out"
     if attention.dim_per_head > kernels.MAX_HEAD:
         return f"heads of {attention.dim_per_head} dimensions are more than {kernels.MAX_HEAD}"
@@ -120,10 +120,15 @@ class FusedAttention:
 
 def _exact_and_unwatched(softmax: Any) -> bool:
     """Not if somebody watches the normalizer, or has put another in its place, nor with eps."""
-    if type(softmax) is not AttentionNormalizer or type(softmax.normalizer) is not EvSoftmax:
+    if type(softmax) is not AttentionNormalizer or not _has_kernel(softmax.normalizer):
         return False
     watched = softmax._forward_hooks or softmax._forward_pre_hooks
-    return not watched and softmax.normalizer.options()["eps"] == 0.0
+    return not watched and softmax.normalizer.options().get("eps", 0.0) == 0.0
+
+
+def _has_kernel(normalizer: nn.Module) -> TypeGuard[NormalizerModule]:
+    """Whether the attention kernel computes this normalizer."""
+    return isinstance(normalizer, NormalizerModule) and bool(normalizer.record.attention_kernel)
 
 
 def read_mask(mask: Tensor | None) -> tuple[Tensor | None, bool] | None:

@@ -86,8 +86,8 @@ def check_names(names: Sequence[str]) -> None:
     for name in names:
         if name == "posthoc":
             raise ValueError("posthoc is not trained: the jobs of softmax give it, ask for softmax")
-        if name not in normalizer_names():
-            raise ValueError(unknown_name("normalizer", name, normalizer_names()))
+        if name not in normalizer_names("latent"):
+            raise ValueError(unknown_name("normalizer", name, normalizer_names("latent")))
 
 
 def check_data(name: str, *known: str) -> None:
