@@ -17,6 +17,12 @@ from onmt_evsoftmax.report.download import Source
 
 MODELS = {"bpe": "bpe.codes", "sentencepiece": "spm.model"}  # kind of subwords → its file in data/
 
+#: Keys that the command line may overrule.
+CHANGEABLE = (
+    "source", "target", "subwords", "size", "subwords_from", "normalizers", "seeds", "threads",
+    "gpus", "pretrained", "settings",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Recipe:

@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from onmt_evsoftmax.corpora import recipe, settings
-from onmt_evsoftmax.report.console import UserError, unknown_name
+from onmt_evsoftmax.corpora import recipe, runs
+from onmt_evsoftmax.report.console import UserError
 
 EXAMPLE = """Interrupt it at any time; the same command goes on where it stopped.
 
@@ -55,6 +55,9 @@ def run(args: argparse.Namespace) -> int:
     """Check the options, call Snakemake, end it in order; then show the table."""
     found = recipe.chosen(args.recipe, args)
     config = _config(args, found)
+    wanted = {key: config[key] for key in recipe.CHANGEABLE if key in config}
+    wanted["settings"] = runs.changes(config["settings"])
+    runs.check_settings(recipe.Recipe.read(found.folder, wanted), args.output)
     program = shutil.which("snakemake") or shutil.which(
         "snakemake", path=str(Path(sys.executable).parent)
     )
@@ -64,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     command = [
         program, "--snakefile", str(found.folder.parent / "study" / "Snakefile"),
         "--directory", str(args.output), "--cores", str(args.jobs),
-        "--quiet", "rules", "host",
+        "--quiet", "host",
         *(["--resources", f"gpu={config['gpus']}"] if config["gpus"] else []),
         *(["--until", args.until] if args.until else []),
         *(["--dry-run", "--printshellcmds"] if args.dry_run else []),
@@ -88,11 +91,9 @@ def run(args: argparse.Namespace) -> int:
 def _config(args: argparse.Namespace, found: recipe.Recipe) -> dict[str, Any]:
     """What the Snakefile is told; the recipe has the rest."""
     names = args.normalizer or found.normalizers
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"--normalizer: {name} is given twice")
-    check_normalizers(names)
-    changes = dict(settings.parsed(text) for text in args.set)
+    runs.check_normalizers(names)
+    changes = runs.changes(args.set)
+    settings = {**found.settings, **changes}
     if changes:
         _check_settings(changes)
     if args.pretrained and not Path(args.pretrained).is_file():
@@ -113,7 +114,7 @@ def _config(args: argparse.Namespace, found: recipe.Recipe) -> dict[str, Any]:
         "target": found.target,
         "subwords": found.subwords,
         "size": found.size,
-        "settings": {**found.settings, **changes},
+        "settings": [f"{key}={json.dumps(value)}" for key, value in settings.items()],
         "sources": str(args.sources),
     }
     optional = {
@@ -122,20 +123,6 @@ def _config(args: argparse.Namespace, found: recipe.Recipe) -> dict[str, Any]:
         "pretrained": args.pretrained and os.path.abspath(args.pretrained),
     }
     return config | {key: str(value) for key, value in optional.items() if value}
-
-
-def check_normalizers(names: list[str]) -> None:
-    """Refuse a name that is wrong now, not after the data are prepared."""
-    from onmt_evsoftmax.normalizers.registry import normalizer_names
-
-    known = [*normalizer_names(), "posthoc"]
-    for name in names:
-        if name not in known:
-            raise UserError(f"--normalizer: {unknown_name('normalizer', name, known)}")
-    if "posthoc" in names and "softmax" not in names:
-        raise UserError(
-            "--normalizer posthoc makes the softmax model sparse: add --normalizer softmax"
-        )
 
 
 def _check_settings(changes: dict[str, Any]) -> None:
@@ -198,8 +185,3 @@ def _show(output: Path) -> None:
         ("tradeoff", "tradeoff.png"),
     ):
         print(f"{what:<10} {output / name}")
-
-
-def trained_as(name: str) -> tuple[str, str | None]:
-    """The normalizer that a column is trained with, and the one it is switched to at test time."""
-    return ("softmax", "evsoftmax") if name == "posthoc" else (name, None)
