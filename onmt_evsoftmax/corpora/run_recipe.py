@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -63,27 +64,24 @@ def run(args: argparse.Namespace) -> int:
     )
     if program is None:
         raise UserError("the program snakemake is missing; run 'make install'")
-    parallel = args.parallel or found.parallel
     command = [
         program, "--snakefile", str(found.folder.parent / "study" / "Snakefile"),
-        "--directory", str(args.output), "--cores", str(args.jobs),
-        "--quiet", "host",
+        "--cores", str(args.jobs), "--quiet", "host", "reason",
         *(["--resources", f"gpu={config['gpus']}"] if config["gpus"] else []),
         *(["--until", args.until] if args.until else []),
-        *(["--dry-run", "--printshellcmds"] if args.dry_run else []),
         "--config", *(f"{key}={json.dumps(value)}" for key, value in config.items()),
     ]  # fmt: skip
-    if config["gpus"] and parallel > 1 and args.parallel:
-        raise UserError(
-            f"--parallel {parallel} would put all trainings on the same GPUs: leave it out"
-        )
-    if not args.dry_run:
-        try:
-            args.output.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"cannot make the folder {args.output}: {error.strerror}") from error
-    code = _supervised(command)
-    if code == 0 and not args.dry_run and not args.until:
+    if args.dry_run:
+        with tempfile.TemporaryDirectory() as folder:  # Snakemake would make the output folder
+            place = str(args.output if args.output.is_dir() else folder)
+            return _supervised([*command[:1], "--dry-run", "--printshellcmds", "--directory", place,
+                                *command[1:]])  # fmt: skip
+    try:
+        args.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the folder {args.output}: {error.strerror}") from error
+    code = _supervised([*command[:1], "--directory", str(args.output), *command[1:]])
+    if code == 0 and not args.until:
         _show(args.output)
     return code
 
@@ -100,6 +98,10 @@ def _config(args: argparse.Namespace, found: recipe.Recipe) -> dict[str, Any]:
         raise UserError(f"--pretrained {args.pretrained} does not exist")
     parallel = args.parallel or found.parallel
     gpus = found.gpus if args.gpus is None else args.gpus
+    if gpus and (args.parallel or 1) > 1:
+        raise UserError(
+            f"--parallel {parallel} would put all trainings on the same GPUs: leave it out"
+        )
     config: dict[str, Any] = {
         "corpus": str(found.folder),
         "front": True,

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from onmt_evsoftmax.corpora import extract, recipe, settings, split, subwords, tokenise
+from onmt_evsoftmax.corpora.archives import member_lines
 from onmt_evsoftmax.corpora.clean import Cleaning
 from onmt_evsoftmax.corpora.parallel import (
     Pair,
@@ -88,7 +89,11 @@ def extract_text(args: argparse.Namespace) -> None:
         return
     pairs: Iterable[Sequence[str]]
     if args.format == "columns":
-        pairs = (pair for place in args.source for pair in extract.columns(*_place(place)))
+        pairs = (
+            pair
+            for place in args.source
+            for pair in extract.columns(place, member_lines(*_place(place)))
+        )
         pairs = (pair[::-1] for pair in pairs) if args.swap else pairs
     elif args.target:
         pairs = _documents(args)
@@ -110,7 +115,9 @@ def _pairs(args: argparse.Namespace) -> Iterator[Pair]:
     """Two files, or lines of standard input with a tab between the sentences."""
     if args.files and len(args.files) != 2:
         raise UserError(f"parallel text is two files, not {len(args.files)}")
-    return pairs_of(*args.files) if args.files else extract.columns(STDIN, None)
+    return (
+        pairs_of(*args.files) if args.files else extract.columns("standard input", lines_of(STDIN))
+    )
 
 
 def clean(args: argparse.Namespace) -> None:
