@@ -117,13 +117,13 @@ def wmt(folder: Path) -> None:
         )
 
 
-def multi30k(folder: Path) -> None:
+def multi30k(folder: Path, languages: tuple[str, str] = ("en", "de")) -> None:
     for file, numbers in (
         ("train", range(80)),
         ("val", range(100, 110)),
         ("test_2016_flickr", range(200, 208)),
     ):
-        for lang in ("en", "de"):
+        for lang in languages:
             gz(folder / f"{file}.{lang}.gz", "".join(f"{sentence(lang, n)}\n" for n in numbers))
 
 
