@@ -11,9 +11,10 @@ from shlex import quote
 from typing import Any
 
 from onmt_evsoftmax.corpora import settings
-from onmt_evsoftmax.corpora.parallel import lines_of, write_lines
-from onmt_evsoftmax.report.console import UserError, unknown_name
-from onmt_evsoftmax.report.download import Source
+from onmt_evsoftmax.corpora.fetch import Source, listed
+from onmt_evsoftmax.corpora.parallel import write_lines
+from onmt_evsoftmax.report.console import UserError, unknown_name, whole
+from onmt_evsoftmax.report.files import lines_of
 
 MODELS = {"bpe": "bpe.codes", "sentencepiece": "spm.model"}  # kind of subwords → its file in data/
 
@@ -86,27 +87,11 @@ class Recipe:
     @property
     def sources(self) -> list[Source]:
         """What ``fetch`` may be asked for."""
-        return archives(self.archives)
+        return listed(self.archives)
 
     def path(self, text: str) -> str:
         """A path of ``recipe.yaml`` with the languages filled in."""
         return text.format(source=self.source, target=self.target)
-
-
-def archives(listed: Mapping[str, list[str]]) -> list[Source]:
-    """``archives`` of a YAML file: name → [address, checksums that somebody published …]."""
-    for name, (_, *checksums) in listed.items():
-        for checksum in checksums:
-            if checksum.partition(":")[0] not in ("md5", "sha256"):
-                raise UserError(f"{name}: {checksum} is not md5:… or sha256:…")
-    return [Source(name, url, tuple(sums)) for name, (url, *sums) in listed.items()]
-
-
-def whole_number(text: str, least: int = 1) -> int:
-    """A whole number from ``least`` on, for argparse."""
-    if not text.isdecimal() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"must be a whole number from {least} on, not {text}")
-    return int(text)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -117,12 +102,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--source", metavar="LANG", help="translate from this language …")
     parser.add_argument("--target", metavar="LANG", help="… into this one")
     parser.add_argument("--subwords", choices=MODELS, help="kind of subwords")
-    parser.add_argument("--size", type=whole_number, help="merges (bpe), pieces (sentencepiece)")
+    parser.add_argument("--size", type=whole(1), help="merges (bpe), pieces (sentencepiece)")
     parser.add_argument(
         "--subwords-from", metavar="DIR", help="subwords of another output, to fine-tune its model"
     )
     parser.add_argument(
-        "--jobs", type=whole_number, default=_cores(), help="processes at a time (all cores)"
+        "--jobs", type=whole(1), default=_cores(), help="processes at a time (all cores)"
     )
     parser.add_argument("--dry-run", action="store_true", help="show the commands, run none")
 

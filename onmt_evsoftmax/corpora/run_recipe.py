@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import os
 import shutil
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from onmt_evsoftmax.corpora import recipe, runs
-from onmt_evsoftmax.report.console import UserError
+from onmt_evsoftmax.report.console import UserError, whole
 
 EXAMPLE = """Interrupt it at any time; the same command goes on where it stopped.
 
@@ -27,7 +26,6 @@ STAGES = ("prepare", "pretrain", "train", "average", "translate", "count")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``run.sh``: those of ``prepare.sh`` and more."""
-    number = recipe.whole_number
     parser.add_argument("recipe", type=Path, help=argparse.SUPPRESS)
     recipe.add_options(parser)
     parser.add_argument(
@@ -36,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "posthoc is the softmax model made sparse at test time only",
     )  # fmt: skip
     parser.add_argument(
-        "--seed", action="append", type=functools.partial(number, least=0), metavar="N",
+        "--seed", action="append", type=whole(), metavar="N",
         help="of initialisation, order and dropout; may be repeated (1)",
     )  # fmt: skip
     parser.add_argument("--pretrained", metavar="FILE.pt", help="fine-tune this checkpoint")
@@ -45,11 +43,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--until", "--only", choices=STAGES, help="end after this stage")
     parser.add_argument(
-        "--parallel", type=number, metavar="N", help="models that train at the same time"
+        "--parallel", type=whole(1), metavar="N", help="models that train at the same time"
     )
-    parser.add_argument(
-        "--gpus", type=functools.partial(number, least=0), help="GPUs of each training (0: the CPU)"
-    )
+    parser.add_argument("--gpus", type=whole(), help="GPUs of each training (0: the CPU)")
 
 
 def run(args: argparse.Namespace) -> int:

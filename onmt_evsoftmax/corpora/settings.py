@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from onmt_evsoftmax.corpora.parallel import lines_of
 from onmt_evsoftmax.report.console import UserError
+from onmt_evsoftmax.report.files import lines_of
 
 if TYPE_CHECKING:
     from onmt_evsoftmax.corpora.recipe import Recipe

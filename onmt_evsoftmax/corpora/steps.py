@@ -12,18 +12,20 @@ from pathlib import Path
 from onmt_evsoftmax.corpora import extract, recipe, settings, split, subwords, tokenise
 from onmt_evsoftmax.corpora.archives import member_lines
 from onmt_evsoftmax.corpora.clean import Cleaning
+from onmt_evsoftmax.corpora.fetch import fetch as fetch_archives
+from onmt_evsoftmax.corpora.fetch import listed
+from onmt_evsoftmax.corpora.marks import joined
 from onmt_evsoftmax.corpora.parallel import (
     Pair,
-    lines_of,
     paired,
     pairs_of,
     write_columns,
     write_lines,
     write_parts,
 )
-from onmt_evsoftmax.report import download
 from onmt_evsoftmax.report.console import UserError
-from onmt_evsoftmax.report.files import replacing
+from onmt_evsoftmax.report.files import lines_of, replacing
+from onmt_evsoftmax.report.outputs import check_outputs
 
 STDIN = Path("-")
 
@@ -35,10 +37,7 @@ def say(text: str) -> None:
 
 def finished(outputs: Sequence[Path], inputs: Iterable[Path] = ()) -> bool:
     """Whether all ``outputs`` exist, which is said; one that is also an input is refused."""
-    for given in inputs:
-        for output in outputs:
-            if output.exists() and given.exists() and output.samefile(given):
-                raise UserError(f"-o {output} is the input {given}; give another name")
+    check_outputs(outputs, inputs=inputs)
     done = all(output.exists() for output in outputs)
     if done:
         say(f"{', '.join(map(str, outputs))}: already there, nothing to do")
@@ -47,14 +46,14 @@ def finished(outputs: Sequence[Path], inputs: Iterable[Path] = ()) -> bool:
 
 def fetch(args: argparse.Namespace) -> None:
     """Have archives in the output folder: downloaded, or linked to where they are."""
-    sources = recipe.archives(settings.read(args.sources).get("archives", {}))
+    sources = listed(settings.read(args.sources).get("archives", {}))
     names = [source.name for source in sources]
     for name in args.names:
         if name not in names:
             raise UserError(f"{args.sources} lists no {name}; it lists {', '.join(names)}")
     chosen = [source for source in sources if not args.names or source.name in args.names]
     data_dir = Path(args.data_dir) if args.data_dir else None
-    for remark in download.fetch(chosen, args.output, data_dir):
+    for remark in fetch_archives(chosen, args.output, data_dir):
         say(remark)
     for source in chosen if data_dir else ():
         link = args.output / source.name
@@ -169,7 +168,7 @@ def tokenise_text(args: argparse.Namespace) -> None:
 
 def encode(args: argparse.Namespace) -> None:
     """Split words into subwords."""
-    subwords.check_model(args.model)
+    subwords.encoder(args.model)  # refused now, not after a long run has begun
     _each(args, functools.partial(subwords.encode_line, args.model), "encoding")
 
 
@@ -211,7 +210,7 @@ def _borrow(folder: Path, output: Path) -> None:
 
 
 def _words(kind: str, lang: str | None, truecased: bool, line: str) -> str:
-    line = subwords.decode_line(kind, line) if kind != "words" else line
+    line = joined(line, kind)
     line = tokenise.detokenise_line(lang, line) if lang else line
     return line[:1].upper() + line[1:] if truecased else line
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from onmt_evsoftmax.corpora import extract, recipe, run_recipe, steps, subwords
-from onmt_evsoftmax.report.console import command_line
+from onmt_evsoftmax.report.console import command_line, real, whole
 
 _EXAMPLE = """A verb whose outputs exist does nothing. Without files it reads standard input and
 writes standard output; a pair is then a line with a tab between the sentences.
@@ -61,7 +61,7 @@ def build_parser(recipe_name: str = "RECIPE") -> argparse.ArgumentParser:
     def each(sub: argparse.ArgumentParser) -> None:
         sub.add_argument("files", type=Path, nargs="*")
         sub.add_argument("-o", "--output", type=Path, help="folder")
-        sub.add_argument("--jobs", type=recipe.whole_number, default=1, help="processes (1)")
+        sub.add_argument("--jobs", type=whole(1), default=1, help="processes (1)")
 
     def language(sub: argparse.ArgumentParser, what: str = "") -> None:
         sub.add_argument("--source", metavar="LANG", help=f"language translated from{what}")
@@ -84,9 +84,9 @@ def build_parser(recipe_name: str = "RECIPE") -> argparse.ArgumentParser:
     sub = verb("clean", "drop pairs that are empty, too long, lopsided or repeated", steps.clean)
     pair(sub)
     two_outputs(sub)
-    number = recipe.whole_number
+    number = whole(1)
     sub.add_argument("--max-words", type=number, default=150, help="on either side (150)")
-    sub.add_argument("--max-ratio", type=float, default=9.0, help="longer side : shorter (9)")
+    sub.add_argument("--max-ratio", type=real(1), default=9.0, help="longer side : shorter (9)")
     sub.add_argument("--keep-repeated", action="store_true", help="keep repeated pairs")
     sub.add_argument("--exclude", type=Path, nargs="*", default=[], help="held-out source text")
 
@@ -132,7 +132,7 @@ def build_parser(recipe_name: str = "RECIPE") -> argparse.ArgumentParser:
     sub = verb("settings", "the YAML of one training, made from a recipe's", steps.write_settings)
     sub.add_argument("recipe", type=Path, help="folder of the recipe")
     sub.add_argument("--normalizer", required=True)
-    sub.add_argument("--seed", type=functools.partial(number, least=0), default=1)
+    sub.add_argument("--seed", type=whole(), default=1)
     sub.add_argument("--pretrained", default="", metavar="FILE.pt", help="checkpoint to start from")
     sub.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a key")
     sub.add_argument("--run", help="its folder below the output (NORMALIZER-seedSEED)")
