@@ -336,7 +336,7 @@ def test_an_output_that_is_an_input_is_refused(tmp_path, monkeypatch, words):
     subwords.learn("bpe", [tmp_path / "a.en"], 5, tmp_path / "codes")
     (tmp_path / "link.en").symlink_to("a.en")
     before = (tmp_path / "a.en").read_bytes()
-    with pytest.raises(UserError, match=r"is the input .*; give another name"):
+    with pytest.raises(UserError, match=r"is the input .*; give the output another name"):
         main(words.split())
     assert (tmp_path / "a.en").read_bytes() == before
     assert not (tmp_path / "b.de").exists()
