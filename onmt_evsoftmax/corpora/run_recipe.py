@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -170,7 +171,11 @@ def _supervised(command: list[str]) -> int:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return 128 + ended[0] if ended else code
+    if not ended:
+        return code
+    with contextlib.suppress(ProcessLookupError):  # what ignores SIGINT, as background jobs do
+        os.killpg(process.pid, signal.SIGTERM)
+    return 128 + ended[0]
 
 
 def _show(output: Path) -> None:
