@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import corpus_files as archives
@@ -118,6 +119,26 @@ def test_several_normalizers_and_fine_tuning(tmp_path):
     assert changed.returncode == 2
     assert "was trained with other settings: dropout was 0.0 and is now 0.3" in changed.stderr
     assert before.items() <= trained(out).items()
+
+
+def test_the_readme_takes_one_model_step_by_step(tmp_path):
+    """Its lines, pasted into a shell; only the data are small."""
+    text = (RECIPES / "README.md").read_text(encoding="utf-8")
+    lines = text.partition("## One model, step by step")[2].split("```")[1]
+    given = " ".join(small("multi30k", tmp_path))
+    changes = " ".join(word.replace("--set=", "--set ") for word in SETTINGS)
+    lines = lines.replace("prepare.sh -o runs/mine", f"prepare.sh -o runs/mine {given}")
+    lines = lines.replace("--normalizer evsoftmax", f"--normalizer evsoftmax {changes}")
+    if not version("OpenNMT-py").startswith("3.0."):
+        lines = lines.replace("onmt_translate ", "onmt_translate -max_length_ratio 0 ")
+    (tmp_path / "recipes").symlink_to(RECIPES)
+    done = call(["bash", "-euo", "pipefail", "-c", lines], tmp_path)
+    assert done.returncode in (0, 2), done.stderr[-3000:]
+    if done.returncode == 2:  # a model of seconds may say nothing at all
+        assert "has only blank lines" in done.stderr
+    assert (tmp_path / "runs" / "mine" / "evsoftmax-seed1" / "test.de").exists()
+    commands = [line.split()[0] for line in lines.strip().splitlines()]
+    assert len(commands) <= 12
 
 
 CYRILLIC = {
