@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from onmt_evsoftmax import kernels
 from onmt_evsoftmax.normalizers import losses, masked
@@ -19,7 +20,7 @@ from onmt_evsoftmax.normalizers.module import NormalizerModule
 from onmt_evsoftmax.normalizers.registry import Normalizer, Parameter, number_parser
 
 #: Passes of root finding: by Newton's method, then by turns with bisection.
-NEWTON_PASSES, PASSES = 10, 40
+NEWTON_PASSES, PASSES = 10, 50
 
 _KERNELS = {2.0: "sparsemax", 1.5: "entmax15"}
 
@@ -83,7 +84,7 @@ class EntmaxFunction(torch.autograd.Function):
     @staticmethod
     def tangent(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, None]:
         p, *learned = ctx.saved_tensors
-        alpha = learned[0] if learned else ctx.alpha
+        alpha = forward_ad.unpack_dual(learned[0]).primal if learned else ctx.alpha
         slope = _slope(p, alpha)
         moved = torch.zeros_like(p)
         if tangents[0] is not None:
@@ -130,23 +131,21 @@ def _find_offset(v: Tensor, delta: float | Tensor, dim: int) -> Tensor:
     """
     fixed = v.detach()
     rate = delta.detach() if isinstance(delta, Tensor) else delta
-    low = torch.zeros_like(fixed.narrow(dim, 0, 1))
-    ones = low + 1.0
-    log_size = torch.log(fixed.new_ones(()) * fixed.size(dim))
-    high = low + _over(-torch.expm1(-rate * log_size * ones), rate, log_size * ones)
-    offset = low
+    look = masked.may_look(v)
+    steep = rate > 1.0 if isinstance(rate, float) else look and bool((rate > 1.0).any())
+    low = at = offset = torch.zeros_like(fixed.narrow(dim, 0, 1))
+    log_size = torch.log(low + fixed.size(dim))
+    high = low + _over(-torch.expm1(-rate * log_size), rate, log_size)
     tolerance = 2 * torch.finfo(v.dtype).eps
-    steep = isinstance(rate, float) and rate > 1.0
     for turn in range(2 * PASSES if steep else PASSES):
-        after, total = _newton(fixed, offset, rate, dim)
-        low = torch.where(total >= 1.0, offset, low)
-        high = torch.where(total < 1.0, offset, high)
-        after = torch.minimum(torch.maximum(after, low), high)
-        if masked.may_look(v) and not ((after - offset).abs() > tolerance * (1.0 + offset)).any():
+        after, total = _newton(fixed, at, rate, dim)
+        left = total >= 1.0
+        low, high = torch.where(left, at, low), torch.where(left, high, at)
+        offset = torch.minimum(torch.where(left, after, offset), high)
+        arrived = (offset - low <= tolerance * (1.0 + low)) | ((total - 1.0).abs() <= tolerance)
+        if look and arrived.all():
             break
-        if turn % 2 and (steep or turn >= NEWTON_PASSES):
-            after = (low + high) / 2
-        offset = after
+        at = (low + high) / 2 if turn % 2 and (steep or turn > NEWTON_PASSES) else offset
     # In a traced model torch differentiates this: two steps of Newton's method from the root make
     # the derivatives right up to the third.
     for _ in range(2 if torch.is_grad_enabled() else 0):

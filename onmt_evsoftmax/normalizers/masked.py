@@ -32,6 +32,7 @@ from typing import Any, Literal, Protocol, cast, overload
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from onmt_evsoftmax import kernels
 
@@ -228,8 +229,13 @@ def both_ways(function: Any) -> Any:
 
     A twin, because ``torch.compile`` refuses a Function with a ``jvp``.
     """
-    names = {"jvp": staticmethod(function.tangent)}
-    function.twin = type(function.__name__, (function,), names)
+
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
+        # torch switches forward mode off here, and so would lose the derivative of a derivative.
+        with forward_ad._set_fwd_grad_enabled(True):
+            return function.tangent(ctx, *tangents)
+
+    function.twin = type(function.__name__, (function,), {"jvp": staticmethod(jvp)})
     return function
 
 
