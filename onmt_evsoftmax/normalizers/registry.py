@@ -24,8 +24,8 @@ import inspect
 import math
 import pkgutil
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,6 +95,10 @@ class Normalizer:
     uses: frozenset[str] = frozenset()
     #: The distribution whose entry point brought it; None for ours.
     package: str | None = None
+    #: Properties that hold in a limit only: property → (parameters near it, the limit in words).
+    limits: Mapping[str, tuple[Mapping[str, float], str]] = field(default_factory=dict)
+    #: The Lipschitz constant stated for rows of K entries.
+    lipschitz: Callable[[int], float] = lambda size: 1.0
     order: int = 1000  #: where it stands among others, in lists and tables
     #: The row kernel and the attention kernel (of :mod:`onmt_evsoftmax.kernels`) that compute it.
     row_kernel: str | None = None
