@@ -8,6 +8,7 @@ softmax. The Jacobian is diag(s) − s sᵀ / Σs with s = p^(2 − alpha).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -314,42 +315,30 @@ def _tsallis(p: Tensor, alpha: float | Tensor) -> Tensor:
     return -(p * _over(torch.expm1(delta * log_p), delta, log_p)).sum(-1) / alpha
 
 
-def sparsemax_loss(
-    logits: Tensor,
-    target: Tensor,
-    *,
-    ignore_index: int = -100,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> Tensor:
-    """Sparsemax loss (Martins & Astudillo, 2016): the Fenchel–Young loss of alpha = 2."""
-    return entmax_loss(
-        logits,
-        target,
-        alpha=2.0,
-        ignore_index=ignore_index,
-        reduction=reduction,
-        label_smoothing=label_smoothing,
-    )
+def _loss_of(alpha: float, title: str) -> Callable[..., Tensor]:
+    def loss(
+        logits: Tensor,
+        target: Tensor,
+        *,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> Tensor:
+        return entmax_loss(
+            logits,
+            target,
+            alpha=alpha,
+            ignore_index=ignore_index,
+            reduction=reduction,
+            label_smoothing=label_smoothing,
+        )
+
+    loss.__doc__ = f"{title}: :func:`entmax_loss` with alpha = {alpha:g}."
+    return loss
 
 
-def entmax15_loss(
-    logits: Tensor,
-    target: Tensor,
-    *,
-    ignore_index: int = -100,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> Tensor:
-    """1.5-entmax (Tsallis) loss (Peters et al., 2019): the Fenchel–Young loss of alpha = 1.5."""
-    return entmax_loss(
-        logits,
-        target,
-        alpha=1.5,
-        ignore_index=ignore_index,
-        reduction=reduction,
-        label_smoothing=label_smoothing,
-    )
+sparsemax_loss = _loss_of(2.0, "Sparsemax loss (Martins & Astudillo, 2016)")
+entmax15_loss = _loss_of(1.5, "1.5-entmax (Tsallis) loss (Peters et al., 2019)")
 
 
 # --- records --------------------------------------------------------------------------------------
