@@ -23,7 +23,14 @@ from typing import Any
 
 import torch
 
-from onmt_evsoftmax.opennmt.settings import ADDED, WRITTEN, Settings
+from onmt_evsoftmax.opennmt.settings import (
+    EXTENDED,
+    PACKAGES,
+    WRITTEN,
+    Settings,
+    options_of,
+    packages_of,
+)
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.report.files import replacing
 
@@ -48,10 +55,15 @@ ALLOWED = (argparse.Namespace, SparseOptions)
 
 def stamped(options: Namespace) -> Namespace:
     """``options`` as they are to be stored: locked if sparse, else exactly OpenNMT-py's own."""
-    kept = {name: value for name, value in vars(options).items() if name != WRITTEN}
-    if Settings.of(options).sparse:
-        return SparseOptions(**kept)
-    return Namespace(**{name: value for name, value in kept.items() if name not in ADDED})
+    ours = {WRITTEN, PACKAGES}
+    settings = Settings.of(options)
+    if not settings.sparse:
+        ours |= {*options_of(options)} - {*EXTENDED}
+    kept = {name: value for name, value in vars(options).items() if name not in ours}
+    if not settings.sparse:
+        return Namespace(**kept)
+    packages = packages_of(settings.names)
+    return SparseOptions(**kept, **({PACKAGES: packages} if packages else {}))
 
 
 def load(path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
+from onmt_evsoftmax.opennmt import versions
 from onmt_evsoftmax.opennmt.checkpoint import AveragingTorch, CheckpointTorch, sweep
 from onmt_evsoftmax.opennmt.patching import replace
 from onmt_evsoftmax.report.console import UserError
@@ -63,7 +64,7 @@ def patch_model_saver(module: Any) -> None:
 
     module.torch = CheckpointTorch()
     replace(module, "build_model_saver", swept)
-    if hasattr(module.ModelSaver, "_st_save"):
+    if versions.saves_safetensors(module.ModelSaver):
         _save_safetensors_whole(module.ModelSaver)
 
 

@@ -11,6 +11,7 @@ import functools
 from argparse import Namespace
 from typing import Any
 
+from onmt_evsoftmax.opennmt import versions
 from onmt_evsoftmax.report.console import UserError
 
 
@@ -68,12 +69,10 @@ def known_keys(parser_class: Any) -> set[str]:
     """Every key that some command takes, so that commands can share one YAML file."""
     import onmt.opts as opts
 
-    build_vocab = getattr(opts, "data_prepare_opts", None) or opts.dynamic_prepare_opts
-    translate_takes = opts.translate_opts.__wrapped__.__code__.co_varnames
     parsers = [parser_class() for _ in range(3)]
     opts.train_opts(parsers[0])
-    build_vocab(parsers[1], build_vocab_only=True)
-    opts.translate_opts(parsers[2], **({"dynamic": True} if "dynamic" in translate_takes else {}))
+    versions.vocabulary_options(opts)(parsers[1], build_vocab_only=True)
+    opts.translate_opts(parsers[2], **versions.all_translation_options(opts))
     return {
         text.lstrip("-")
         for parser in parsers

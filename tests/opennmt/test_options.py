@@ -14,9 +14,9 @@ from models import LANGUAGE_MODEL, RNN, TRANSFORMER, build, flags, parse, vocabu
 from onmt.utils.parse import ArgumentParser
 
 from onmt_evsoftmax.normalizers.registry import normalizer_names
-from onmt_evsoftmax.opennmt.building import alphas
-from onmt_evsoftmax.opennmt.settings import Settings, overrule, written
-from onmt_evsoftmax.opennmt.swap import attention_sites, put_normalizers
+from onmt_evsoftmax.opennmt.resuming import learned
+from onmt_evsoftmax.opennmt.settings import Settings, override, written
+from onmt_evsoftmax.opennmt.sites import attention_sites, put_normalizers
 from onmt_evsoftmax.report.console import UserError
 
 
@@ -62,11 +62,17 @@ def test_yaml_and_command_line_both_count_as_written(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["-attention_normalizer", "evsoftmx"], "attention_normalizer: .*did you mean evsoftmax"),
-        (["-generator_function", "sparsehourglass"], "generator_function: .*known: .*entmax15"),
+        (
+            ["-generator_function", "sparsehourglass"],
+            "generator_function: sparsehourglass has no loss .*one of: .*entmax15",
+        ),
         (["-global_attention_function", "max"], "global_attention_function: .*known: "),
-        (["-attention_alpha", "1"], "attention_alpha must be a number above 1, or learn"),
-        (["-attention_alpha", "some"], "attention_alpha must be a number above 1, or learn"),
-        (["-attention_eps", "-1"], "attention_eps must be 0"),
+        (["-attention_alpha", "1"], "attention_alpha: alpha must be .*above 1, or .learn"),
+        (
+            ["-attention_alpha", "some"],
+            "attention_alpha: alpha must be .*above 1, or .learn",
+        ),
+        (["-attention_eps", "-1"], "attention_eps: eps must be 0"),
         (["-atention_normalizer", "evsoftmax"], "-atention_normalizer .*'attention_normalizer'"),
         (["-layerz", "3"], "-layerz is unknown .*did you mean 'layers'"),
     ],
@@ -134,7 +140,7 @@ def test_a_parameter_that_nothing_uses_is_refused() -> None:
         build(*TRANSFORMER, *flags(attention_normalizer="evsoftmax", attention_alpha=1.3))
     with pytest.raises(UserError, match="attention_eps has no effect"):
         build(*TRANSFORMER, *flags(attention_normalizer="sparsemax", attention_eps=0.1))
-    with pytest.raises(UserError, match="one alpha per head"):
+    with pytest.raises(UserError, match="one value per head"):
         build(*RNN, *flags(global_attention_function="entmax", attention_alpha="learn"))
 
 
@@ -227,7 +233,7 @@ class TestOverCheckpoints:
 
 def test_overruling_tells_every_change() -> None:
     options = parse(*flags(attention_normalizer="entmax", attention_alpha=1.3))
-    changes = overrule(options, {"attention_normalizer": "evsoftmax", "attention_eps": 0.1})
+    changes = override(options, {"attention_normalizer": "evsoftmax", "attention_eps": 0.1})
     assert changes == [
         "encoder attention entmax → evsoftmax",
         "decoder attention entmax → evsoftmax",
@@ -242,7 +248,7 @@ LEARN = flags(attention_normalizer="entmax", attention_alpha="learn")
 
 def test_learned_alphas_are_one_per_head_and_train() -> None:
     model = build(*TRANSFORMER, *LEARN).train()
-    names = alphas(name for name, _ in model.named_parameters())
+    names = learned(name for name, _ in model.named_parameters())
     assert len(names) == 6
     parameters = dict(model.named_parameters())
     assert all(parameters[name].shape == (2, 1, 1) for name in names)
