@@ -53,7 +53,9 @@ def install() -> None:
     torch.serialization.add_safe_globals(list(ALLOWED))
     for name, patch in (
         ("onmt.opts", options.patch_opts),
+        ("onmt.utils.misc", workarounds.patch_misc),
         ("onmt.utils.parse", keys.patch_parse),
+        ("onmt.utils.parse", commands.patch_validation),
         ("onmt.modules.global_attention", rnn.patch_global_attention),
         ("onmt.modules.alibi_position_bias", workarounds.patch_alibi),
         ("onmt.decoders.decoder", rnn.patch_decoder),
@@ -74,7 +76,7 @@ def install() -> None:
         ("onmt.bin.train", commands.patch_command),
         ("onmt.bin.translate", commands.patch_command),
         ("onmt.bin.build_vocab", commands.patch_command),
-        ("onmt.bin.server", commands.patch_command),
+        ("onmt.bin.server", commands.patch_server_command),
         ("onmt.bin.average_models", commands.patch_average),
         ("onmt.bin.release_model", commands.patch_release),
     ):

@@ -11,6 +11,7 @@ from torch import nn
 
 from onmt_evsoftmax.opennmt import versions
 from onmt_evsoftmax.opennmt.checkpoint import CheckpointTorch
+from onmt_evsoftmax.opennmt.commands import check_device
 from onmt_evsoftmax.opennmt.generator import put_output
 from onmt_evsoftmax.opennmt.options import training_only
 from onmt_evsoftmax.opennmt.patching import replace
@@ -53,6 +54,7 @@ def patch_model_builder(module: Any) -> None:
             mine = path is None or path in getattr(opt, "models", [])
             overrides = written(opt) if mine else {}
             _refuse_training_options(overrides)
+            _check_translation(opt)
             token = _overrides.set(overrides)
             try:
                 return original(opt, *args, **kwargs)
@@ -65,6 +67,14 @@ def patch_model_builder(module: Any) -> None:
     replace(module, "load_test_model", with_overrides)
     if versions.builder_reads_files(module):
         module.torch = CheckpointTorch()
+
+
+def _check_translation(opt: Namespace) -> None:
+    """Refuse numbers that OpenNMT-py would stumble over much later."""
+    check_device([getattr(opt, "gpu", -1)], "-gpu")
+    for option in ("beam_size", "max_length", "n_best", "batch_size"):
+        if getattr(opt, option, 1) < 1:
+            raise UserError(f"{option} must be at least 1, not {getattr(opt, option)}")
 
 
 def _refuse_training_options(overrides: Mapping[str, Any]) -> None:

@@ -13,7 +13,16 @@ from torch import Tensor, nn
 
 from onmt_evsoftmax.opennmt import versions
 from onmt_evsoftmax.opennmt.patching import replace
-from onmt_evsoftmax.opennmt.settings import STOCK, Settings, default, options_of, override, written
+from onmt_evsoftmax.opennmt.settings import (
+    STOCK,
+    Settings,
+    default,
+    option_of,
+    options_of,
+    override,
+    record_of,
+    written,
+)
 from onmt_evsoftmax.report.console import UserError
 
 # Under this key a loaded checkpoint remembers its weights' names; OpenNMT-py deletes them as it
@@ -38,7 +47,7 @@ def patch_train_single(module: Any) -> None:
                 # The loss and the optimizer are built from the command's own options.
                 for name in options_of(opt, model_opt):
                     setattr(opt, name, getattr(model_opt, name, None))
-            _check_training(opt)
+            _check_training(opt, module.logger)
             return model_opt
 
         return _get_model_opts
@@ -51,9 +60,11 @@ def overridden(changes: list[str], loser: str) -> str:
     return f"onmt_evsoftmax: what is written wins over {loser}: {', '.join(changes)}"
 
 
-def _check_training(opt: Namespace) -> None:
+def _check_training(opt: Namespace, logger: Any) -> None:
     settings = Settings.of(opt)
     settings.check()
+    if warning := _alignment_warning(opt, settings):
+        logger.warning(warning)
     if settings.generator == STOCK:
         return
     for option, what in (
@@ -65,6 +76,25 @@ def _check_training(opt: Namespace) -> None:
                 f"generator_function: {settings.generator} does not go with {option}, {what}; "
                 "remove one of them"
             )
+
+
+def _alignment_warning(opt: Namespace, settings: Settings) -> str | None:
+    """Guided alignment pushes up the attention to the gold words, which zeros do not let it.
+
+    The loss is −log p of the gold link; where p is exactly 0, OpenNMT-py puts a constant.
+    """
+    name = settings.attention["context"]
+    if not getattr(opt, "lambda_align", 0) or name == STOCK:
+        return None
+    remedies = [p.name for p in record_of(name).parameters if p.training_only]
+    if any(settings.parameters.get(parameter) for parameter in remedies):
+        return None
+    advice = [f"set {option_of(p)} to a small number, for example 1e-6" for p in remedies]
+    advice.append("use context_attention_normalizer: softmax")
+    return (
+        f"onmt_evsoftmax: guided alignment (lambda_align) with {name}: a gold link to which "
+        f"attention is exactly 0 trains nothing; {', or '.join(advice)}"
+    )
 
 
 def learned(names: Iterable[str]) -> list[str]:

@@ -219,10 +219,11 @@ def override(model_options: Namespace, overrides: Mapping[str, Any]) -> list[str
         # A parameter of the old normalizer that the new one does not have is not an error.
         if option_of(parameter) not in overrides and not after._users(parameter):
             setattr(model_options, option_of(parameter), None)
-    return _differences(before, Settings.of(model_options))
+    return differences(before, Settings.of(model_options))
 
 
-def _differences(before: Settings, after: Settings) -> list[str]:
+def differences(before: Settings, after: Settings) -> list[str]:
+    """What changed from one to the other, in words."""
     parameters = dict.fromkeys([*before.parameters, *after.parameters])
 
     def flat(settings: Settings) -> dict[str, Any]:

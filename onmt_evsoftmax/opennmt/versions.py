@@ -7,6 +7,7 @@ module of this folder asks which OpenNMT-py is running.
 
 from __future__ import annotations
 
+import argparse
 import inspect
 from argparse import Namespace
 from collections.abc import Callable
@@ -36,6 +37,25 @@ def all_translation_options(opts: Any) -> dict[str, bool]:
     """Arguments that make ``opts.translate_opts`` add every option: 3.5.1 leaves some out."""
     takes = inspect.signature(opts.translate_opts).parameters  # of the function we replaced
     return {"dynamic": True} if "dynamic" in takes else {}
+
+
+def corpus_keys(parse: Any) -> set[str]:
+    """What a corpus of ``data`` may say, from ``onmt.utils.parse`` and the transforms.
+
+    Source features have a key of their own in 3.0.4; in 3.5.1 a corpus may be one file of text, and
+    two transforms take their options from the corpus.
+    """
+    paths = {"path_src", "path_tgt", "path_align"}
+    texts = {f"{side}_{what}" for side in ("src", "tgt") for what in ("prefix", "suffix")}
+    validated = parse.DataOptsCheckerMixin._validate_data
+    read = inspect.unwrap(validated.__func__).__code__.co_consts
+    found = {key for key in ("src_feats", "path_txt") if key in read}
+    parser = argparse.ArgumentParser()
+    for name in ("clean", "normalize"):
+        if transform := parse.AVAILABLE_TRANSFORMS.get(name):
+            transform.add_options(parser)
+    found |= {action.dest for action in parser._actions} - {"help"}
+    return {"transforms", "weight"} | paths | texts | found
 
 
 def is_data_parallel(options: Namespace) -> bool:

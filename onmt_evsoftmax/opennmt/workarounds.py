@@ -7,6 +7,7 @@ can go. None of them has to do with normalizers.
 from __future__ import annotations
 
 import functools
+import os
 from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,18 @@ from torch import Tensor
 from onmt_evsoftmax.opennmt import versions
 from onmt_evsoftmax.opennmt.patching import replace
 from onmt_evsoftmax.report.console import UserError
+
+
+def patch_misc(module: Any) -> None:
+    """``onmt.utils.misc``: a vocabulary may be written into the current folder."""
+
+    def with_folder(original: Callable[..., None]) -> Callable[..., None]:
+        def check_path(path: str, *args: Any, **kwargs: Any) -> None:
+            original(path if os.path.dirname(path) else os.path.join(".", path), *args, **kwargs)
+
+        return check_path
+
+    replace(module, "check_path", with_folder)
 
 
 def patch_beam_search(module: Any) -> None:
