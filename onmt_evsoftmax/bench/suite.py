@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from tqdm import tqdm
 
 from onmt_evsoftmax.bench import attention, endtoend, rows, scaling
 from onmt_evsoftmax.bench import results as report
@@ -18,12 +16,13 @@ from onmt_evsoftmax.bench.timing import Result
 from onmt_evsoftmax.report.console import UserError, command_line
 from onmt_evsoftmax.report.outputs import (
     FIGURES,
-    Writer,
+    TABLES,
     add_output,
     check_outputs,
     ending,
-    write_outputs,
+    publish,
 )
+from onmt_evsoftmax.report.progress import progress
 
 
 class Part(NamedTuple):
@@ -70,8 +69,6 @@ example (keep the machine idle):
   $ onmt_evsoftmax bench --only length memory -o growth.svg
 """
 
-_TEXTS = (".txt", ".md", ".json")
-
 #: The parts that a figure shows.
 PLOTTED = {"length", "memory"}
 
@@ -85,8 +82,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--seconds", type=float, default=5.0, metavar="S", help="measuring per case (default: 5)"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the random tensors (default: 0)")
-    parser.add_argument("--json", action="store_true", help="print JSON, at full precision")
-    add_output(parser, f"{' '.join(_TEXTS)} tables, {' '.join(FIGURES)} cost against length")
+    add_output(parser, f"{' '.join(TABLES)} tables, {' '.join(FIGURES)} cost against length")
     return parser
 
 
@@ -98,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.threads is not None and arguments.threads < 1:
         raise UserError("bench: --threads must be at least 1")
     chosen = [name for name in PARTS if arguments.only is None or name in arguments.only]
-    check_outputs(arguments.output, (*_TEXTS, *FIGURES))
+    check_outputs(arguments.output, (*TABLES, *FIGURES))
     plots = any(ending(path) in FIGURES for path in arguments.output)
     if plots and not PLOTTED & set(chosen):
         raise UserError("bench: nothing to plot; a figure needs the parts length or memory")
@@ -125,29 +121,21 @@ def _write(
     """What was measured, to files or as text, and as JSON if that is asked for."""
     measured = {result.part for result in results}
     titles = {name: part.what for name, part in PARTS.items() if name in measured}
-    texts = {
-        ".txt": report.text(results, where, titles),
-        ".md": report.markdown(results, where, titles),
-        ".json": report.as_json(results, where),
-    }
-    outputs: dict[str, str | Writer] = {}
-    for path in paths:
-        kind = ending(path)
-        if kind in texts:
-            outputs[path] = texts[kind]
-        elif measured & PLOTTED:  # not yet, if the measuring was interrupted
-            outputs[path] = partial(report.draw, results, kind=kind.lstrip("."))
-    write_outputs(outputs)
-    if as_json:
-        print(texts[".json"], end="")
-    elif not paths:
-        print(texts[".txt"], end="")
+    if not measured & PLOTTED:  # not yet, if the measuring was interrupted
+        paths = [path for path in paths if ending(path) not in FIGURES]
+    publish(
+        lambda kind: report.tables(results, where, titles, kind),
+        lambda: report.as_json(results, where),
+        paths,
+        print_json=as_json,
+        draw=partial(report.draw, results),
+    )
 
 
 def measure(chosen: Sequence[str], seconds: float, seed: int) -> Iterator[Result]:
     """All results of the chosen parts, with a progress bar on stderr."""
     work = [(name, case) for name in chosen for case in PARTS[name].cases()]
-    with tqdm(total=len(work), file=sys.stderr, unit="case", disable=None) as bar:
+    with progress("", len(work), unit="cases") as bar:
         for name, case in work:
             bar.set_postfix_str(f"{name} {case}")
             yield from PARTS[name].measure(case, seconds, seed)

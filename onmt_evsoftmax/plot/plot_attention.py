@@ -143,7 +143,7 @@ def _page(
             file=sys.stderr,
         )
     lines = [n + 1 for n in choice.parse(given or "all", count, "--sentence")]
-    bar = progress(len(lines), "writing page", options.quiet)
+    bar = progress("writing page", len(lines), quiet=options.quiet)
     write_page(
         options.output,
         sources,

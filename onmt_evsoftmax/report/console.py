@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,6 +41,16 @@ def command_line(
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+
+
+def warn(message: str) -> None:
+    """One line on standard error about something that is odd but no reason to stop."""
+    print(f"warning: {message}", file=sys.stderr)
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal that standard output is, or None if it is not a terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:

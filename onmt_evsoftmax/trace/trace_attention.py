@@ -173,7 +173,7 @@ def _trace(model: str, path: Path, text: _Text, options: argparse.Namespace) -> 
     with TraceWriter(path, header, restart=options.restart) as trace:
         if trace.count:
             print(f"{path}: continuing after {trace.count} sentences", file=sys.stderr)
-        bar = progress(total, f"tracing {path.name}", options.quiet, trace.count)
+        bar = progress(f"tracing {path.name}", total, initial=trace.count, quiet=options.quiet)
         try:
             for record in tracer.records(text.source, text.target, text.split, trace.count):
                 trace.append(encode(record, options.precision))
