@@ -13,7 +13,7 @@ import torch
 from models import LANGUAGE_MODEL, RNN, TRANSFORMER, build, flags, parse, vocabularies
 from onmt.utils.parse import ArgumentParser
 
-from onmt_evsoftmax.normalizers.registry import normalizer_names
+from onmt_evsoftmax.normalizers.registry import get_normalizer, normalizer_names
 from onmt_evsoftmax.opennmt.resuming import learned
 from onmt_evsoftmax.opennmt.settings import Settings, override, written
 from onmt_evsoftmax.opennmt.sites import attention_sites, put_normalizers
@@ -241,6 +241,48 @@ def test_overruling_tells_every_change() -> None:
         "attention alpha 1.3 → unset",
         "attention eps unset → 0.1",
     ]
+
+
+class TestGuidedAlignment:
+    """A gold link outside the support has no gradient; there is a warning that says what to do."""
+
+    ALIGN = flags(lambda_align=0.5, alignment_layer=-1)
+
+    def warnings(self, caplog: pytest.LogCaptureFixture, **options: Any) -> str:
+        given = parse(*TRANSFORMER, *self.ALIGN, *flags(**options))
+        onmt.train_single._get_model_opts(given)
+        return caplog.text
+
+    def test_exact_zeros_train_nothing(self) -> None:
+        """Which is why: here the gold key is below the mean."""
+        for eps, trains in ((0.0, False), (1e-6, True)):
+            scores = torch.tensor([2.0, 0.0, 2.0], requires_grad=True)
+            p = get_normalizer("evsoftmax", eps=eps)(scores)
+            (-p.clamp(min=1e-18).log()[1]).backward()
+            assert bool(scores.grad.abs().sum() > 0) == trains
+
+    def test_a_warning_names_the_remedy(self, caplog: pytest.LogCaptureFixture) -> None:
+        text = self.warnings(caplog, attention_normalizer="evsoftmax")
+        assert "guided alignment (lambda_align) with evsoftmax" in text
+        assert "set attention_eps to a small number" in text
+
+    def test_where_there_is_none_softmax_is(self, caplog: pytest.LogCaptureFixture) -> None:
+        text = self.warnings(caplog, context_attention_normalizer="sparsemax")
+        assert "use context_attention_normalizer: softmax" in text
+        assert "attention_eps" not in text
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"attention_normalizer": "evsoftmax", "attention_eps": 1e-6},
+            {"encoder_attention_normalizer": "evsoftmax"},
+            {},
+        ],
+    )
+    def test_no_warning_without_need(
+        self, caplog: pytest.LogCaptureFixture, options: dict[str, Any]
+    ) -> None:
+        assert "guided alignment" not in self.warnings(caplog, **options)
 
 
 LEARN = flags(attention_normalizer="entmax", attention_alpha="learn")
