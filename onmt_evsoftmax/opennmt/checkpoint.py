@@ -77,13 +77,16 @@ def load(path: str | os.PathLike[str], map_location: Any = None) -> dict[str, An
 
     install()  # whoever reads a sparse checkpoint through this package has the plugin
     try:
-        Path(path).open("rb").close()
+        with Path(path).open("rb") as file:
+            start = file.read(2)
     except OSError as error:
         raise UserError(f"cannot read the checkpoint {path}: {error.strerror}") from error
     try:
         with torch.serialization.safe_globals(list(ALLOWED)):
             checkpoint = torch.load(path, map_location=map_location, weights_only=True)
     except pickle.UnpicklingError as error:
+        if start not in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
+            raise _not_a_checkpoint(path) from error
         raise UserError(_refusal(path, str(error))) from error
     except (RuntimeError, EOFError, OSError) as error:
         why = (str(error).splitlines() or ["it ends too early"])[0]
@@ -91,11 +94,15 @@ def load(path: str | os.PathLike[str], map_location: Any = None) -> dict[str, An
             f"{path} is not a whole checkpoint ({why}); use another one or copy it again"
         ) from error
     except Exception as error:  # whatever the unpickler makes of a text or an image
-        raise UserError(f"{path} is not a checkpoint but some other file") from error
+        raise _not_a_checkpoint(path) from error
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("opt"), Namespace):
         raise UserError(f"{path} is not an OpenNMT-py checkpoint: it has no options in it")
     _check_packages(path, checkpoint["opt"])
     return checkpoint
+
+
+def _not_a_checkpoint(path: str | os.PathLike[str]) -> UserError:
+    return UserError(f"{path} is not a checkpoint but some other kind of file; give a .pt file")
 
 
 def _check_packages(path: str | os.PathLike[str], options: Namespace) -> None:
@@ -116,10 +123,10 @@ def _check_packages(path: str | os.PathLike[str], options: Namespace) -> None:
 
 def _refusal(path: str | os.PathLike[str], message: str) -> str:
     found = re.search(r"(?:GLOBAL|class|call) ([\w.]+\.[\w.]+)", message)
-    wants = f"it wants to use {found[1]}" if found else "it is not a pickle of tensors and options"
+    wants = f"it wants to use {found[1]}" if found else "it holds more than tensors and options"
     return (
         f"the checkpoint {path} was refused and nothing in it was run: {wants}, which no "
-        "OpenNMT-py 3 checkpoint needs; do not open it unless you trust whoever made it"
+        "OpenNMT-py 3 checkpoint does; do not open it unless you trust whoever made it"
     )
 
 
