@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import subprocess
@@ -17,6 +16,7 @@ import onmt_evsoftmax
 import onmt_evsoftmax_hook
 from onmt_evsoftmax.normalizers import registry
 from onmt_evsoftmax.opennmt import sites, versions
+from onmt_evsoftmax.report.console import command_line
 
 # Run in a new interpreter, as every stock command is: does importing OpenNMT-py bring the plugin?
 _PROBE = """
@@ -121,11 +121,10 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the findings; 1 if something is wrong."""
-    parser = argparse.ArgumentParser(
-        prog="onmt_evsoftmax doctor",
-        description="Check versions, the start-up hook, kernels and devices; exit 1 if something "
-        "is wrong.",
-        epilog="example: onmt_evsoftmax doctor --json",
+    parser = command_line(
+        "Check versions, the start-up hook, kernels and devices; exit 1 if something is wrong.",
+        "example: onmt_evsoftmax doctor --json",
+        "onmt_evsoftmax doctor",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     arguments = parser.parse_args(argv)
