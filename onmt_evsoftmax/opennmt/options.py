@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from argparse import Namespace
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -20,7 +19,6 @@ from onmt_evsoftmax.opennmt.patching import replace
 from onmt_evsoftmax.opennmt.settings import (
     BACKENDS,
     EXTENDED,
-    KIND_OPTIONS,
     NORMALIZER_OPTIONS,
     STOCK,
     WRITTEN,
@@ -35,18 +33,18 @@ _HELP = {
         "What turns attention scores into probabilities, in every attention.",
         STOCK,
     ),
-    **{
-        option: (f"The same for {what} only.", "attention_normalizer")
-        for option, what in zip(
-            KIND_OPTIONS.values(),
-            (
-                "the encoder's self-attention",
-                "the decoder's self-attention",
-                "the decoder's attention to the source",
-            ),
-            strict=True,
-        )
-    },
+    "encoder_attention_normalizer": (
+        "The same for the encoder's self-attention only.",
+        "attention_normalizer",
+    ),
+    "decoder_attention_normalizer": (
+        "The same for the decoder's self-attention only.",
+        "attention_normalizer",
+    ),
+    "context_attention_normalizer": (
+        "The same for the decoder's attention to the source only.",
+        "attention_normalizer",
+    ),
     "attention_backend": (
         "How sparse attention is computed: `fused` does without the attention matrix, `explicit` "
         "makes it; `auto` is fused where nothing reads the matrix.",
@@ -58,9 +56,6 @@ _HELP = {
         STOCK,
     ),
 }
-
-#: In training, and in translation, where a model may be given another normalizer.
-TRAINING, TRANSLATION = frozenset({"attention"}), frozenset({"attention", "test-time"})
 
 
 class _Written(argparse._StoreAction):
@@ -83,40 +78,30 @@ class _Written(argparse._StoreAction):
 
     @property
     def help(self) -> str:
-        text, default = _help(self.dest, self.translating)
-        if self.translating:
-            default = "what the checkpoint has"
-        text = text.replace("%", "%%")
+        if self.dest in _HELP:
+            text, default = _HELP[self.dest]
+            if self.dest in ("attention_normalizer", *EXTENDED):
+                text += f" One of: {', '.join(_names(self.dest, self.translating))}."
+        else:
+            owners = {r.name: p for r in records() for p in r.parameters if _sets(self.dest, p)}
+            parameter, *_ = owners.values()
+            text = f"{parameter.name} of {' and '.join(owners)}: {parameter.help}."
+            default = str(parameter.default)
+        default = "what the checkpoint has" if self.translating else default
         # The last part shows nothing: it keeps the formatter from adding the stored default, None.
-        return f"{text} (default: {default})%(default).0s"
+        return text.replace("%", "%%") + f" (default: {default})%(default).0s"
 
     @help.setter
     def help(self, _: object) -> None:
         pass
 
 
-def _help(option: str, translating: bool) -> tuple[str, str]:
-    """What an option is, and its default in training."""
-    if option in _HELP:
-        text, default = _HELP[option]
-        if option in ("attention_normalizer", *EXTENDED):
-            text += f" One of: {', '.join(_names(option, translating))}."
-        return text, default
-    owners = [(record.name, p) for record in records() for p in _of(record.parameters, option)]
-    names = " and ".join(name for name, _ in owners)
-    (_, parameter) = owners[0]
-    return f"{parameter.name} of {names}: {parameter.help}.", str(parameter.default)
-
-
 def _names(option: str, translating: bool) -> list[str]:
+    """The normalizers that an option may name; a translation may also try what is not trained."""
     if option == "generator_function":
         return normalizer_names("generator")
-    uses = TRANSLATION if translating else TRAINING
+    uses = {"attention", "test-time"} if translating else {"attention"}
     return [record.name for record in records() if uses & record.uses]
-
-
-def _of(parameters: Iterable[Parameter], option: str) -> list[Parameter]:
-    return [parameter for parameter in parameters if option_of(parameter.name) == option]
 
 
 def _normalizer_type(option: str, translating: bool) -> Callable[[str], str]:
@@ -127,10 +112,7 @@ def _normalizer_type(option: str, translating: bool) -> Callable[[str], str]:
                 get_loss(record)  # or it says that there is none
         except ValueError as error:
             raise UserError(f"{option}: {error}") from error
-        uses = frozenset({"generator"}) if option == "generator_function" else TRAINING
-        if translating and option != "generator_function":
-            uses = TRANSLATION
-        if not record.uses & uses:
+        if "attention" not in record.uses and text not in _names(option, translating):
             raise UserError(
                 f"{option}: {text} is for {' and '.join(sorted(record.uses))} only; "
                 f"choose one of: {', '.join(_names(option, translating))}"
@@ -138,6 +120,16 @@ def _normalizer_type(option: str, translating: bool) -> Callable[[str], str]:
         return text
 
     return check
+
+
+def _sets(option: str, parameter: Parameter) -> bool:
+    return option_of(parameter.name) == option
+
+
+def _parameters(option: str) -> list[Parameter]:
+    """The parameters that an option sets; others' are looked at if none of ours has that name."""
+    own = [p for record in own_records() for p in record.parameters if _sets(option, p)]
+    return own or [p for record in records() for p in record.parameters if _sets(option, p)]
 
 
 def _parameter_type(option: str) -> Callable[[str], Any]:
@@ -153,12 +145,6 @@ def _parameter_type(option: str) -> Callable[[str], Any]:
     return parse
 
 
-def _parameters(option: str) -> list[Parameter]:
-    """The parameters that an option sets; others' are looked at if none of ours has that name."""
-    own = [p for record in own_records() for p in _of(record.parameters, option)]
-    return own or [p for record in records() for p in _of(record.parameters, option)]
-
-
 def training_only(option: str) -> bool:
     """Whether an option sets a parameter that acts in training only."""
     return any(parameter.training_only for parameter in _parameters(option))
@@ -170,29 +156,15 @@ def _backend(text: str) -> str:
     return text
 
 
-def _type_of(option: str, translating: bool) -> Callable[[str], Any]:
-    if option == "attention_backend":
-        return _backend
-    if option in (*NORMALIZER_OPTIONS, *EXTENDED):
-        return _normalizer_type(option, translating)
-    return _parameter_type(option)
-
-
-def _metavar(option: str) -> str:
-    if option in (*NORMALIZER_OPTIONS, *EXTENDED):
-        return "NAME"
-    return "HOW" if option == "attention_backend" else option.removeprefix("attention_").upper()
-
-
 def _add(group: Any, option: str, translating: bool) -> None:
-    action = group.add(
-        f"--{option}",
-        f"-{option}",
-        type=_type_of(option, translating),
-        default=None,
-        action=_Written,
-        metavar=_metavar(option),
-    )
+    if option in (*NORMALIZER_OPTIONS, *EXTENDED):
+        metavar, kind = "NAME", _normalizer_type(option, translating)
+    elif option == "attention_backend":
+        metavar, kind = "HOW", _backend
+    else:
+        metavar, kind = option.removeprefix(option_of("")).upper(), _parameter_type(option)
+    names = (f"--{option}", f"-{option}")
+    action = group.add(*names, type=kind, default=None, action=_Written, metavar=metavar)
     action.translating = translating
 
 
@@ -209,7 +181,7 @@ def add_to_model(parser: Any) -> None:
     for action in parser._actions:
         if action.dest in EXTENDED:
             action.__class__ = _Written
-            action.type = _type_of(action.dest, translating=False)
+            action.type = _normalizer_type(action.dest, translating=False)
             action.choices = None
             action.metavar = "NAME"
 
@@ -236,7 +208,7 @@ def add_parameters_of_others(parser: Any, keys: Iterable[str]) -> bool:
     They cannot be added at once: finding them takes time, and nearly nobody has any.
     """
     ours = [action for action in parser._actions if action.dest == "attention_normalizer"]
-    wanted = [key for key in dict.fromkeys(keys) if re.match(option_of(""), key)]
+    wanted = [key for key in dict.fromkeys(keys) if key.startswith(option_of(""))]
     found = [key for key in wanted if ours and _parameters(key)]
     for key in found:
         _add(parser, key, ours[0].translating)
