@@ -21,6 +21,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import math
 import pkgutil
 import zlib
 from collections.abc import Callable
@@ -53,6 +54,21 @@ class Parameter:
     parse: Callable[[str], Any]  #: what a user wrote → value; ValueError with one sentence
     default: Any
     training_only: bool = False  #: evaluation always uses the default
+
+
+def number_parser(name: str, valid: str, accept: Callable[[float], bool]) -> Callable[[str], float]:
+    """A ``parse`` of finite numbers that ``accept`` takes; ``valid`` says the same in words."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and accept(value)):
+            raise ValueError(f"{name} must be {valid}, not {text!r}")
+        return value
+
+    return parse
 
 
 @dataclass(frozen=True)
@@ -145,14 +161,18 @@ def _parameters_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
 _REGISTERED: dict[str, Normalizer] = {}
 
 
-@functools.cache
+#: The ``RECORDS`` of every file in this folder: a new one is found by being there.
+_OURS: dict[str, Normalizer] = {}
+
+
 def _ours() -> dict[str, Normalizer]:
-    """The ``RECORDS`` of every file in this folder: a new one is found by being there."""
-    found: list[Normalizer] = []
-    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
-        family = importlib.import_module(f"{__package__}.{module.name}")
-        found += getattr(family, "RECORDS", ())
-    return {record.name: record for record in sorted(found, key=lambda record: record.order)}
+    if not _OURS:
+        found: list[Normalizer] = []
+        for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+            family = importlib.import_module(f"{__package__}.{module.name}")
+            found += getattr(family, "RECORDS", ())
+        _OURS.update((record.name, record) for record in sorted(found, key=lambda r: r.order))
+    return _OURS
 
 
 def register_normalizer(

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from onmt_evsoftmax.attention.sparse_attention import evsoftmax_attention
+from onmt_evsoftmax.attention import fusion_blocker, sparse_attention
 from onmt_evsoftmax.normalizers.module import NormalizerModule
 from onmt_evsoftmax.opennmt import versions
 
@@ -51,14 +51,6 @@ class AttentionNormalizer(nn.Module):
         else:
             p = self.normalizer(scores, included(scores))
         return p
-
-
-def has_fused_attention(normalizer: Any) -> bool:
-    """Whether a fused attention computes what ``normalizer`` does now, in its mode."""
-    if not isinstance(normalizer, NormalizerModule) or not normalizer.record.attention_kernel:
-        return False
-    options = normalizer.options()
-    return all(options[p.name] == p.default for p in normalizer.record.parameters)
 
 
 def fuse(attention: Any, reader: str, *, on_any_device: bool) -> None:
@@ -124,7 +116,10 @@ class FusedAttention:
             )
         )
         dropout = self.dropout.p if self.training else 0.0
-        context = evsoftmax_attention(queries, keys, values, mask, is_causal, dropout_p=dropout)
+        normalizer = self.softmax.normalizer
+        context = sparse_attention(
+            queries, keys, values, mask, dropout, is_causal, normalizer=normalizer
+        )
         joined = context.transpose(1, 2).flatten(2)
         output = versions.run_layer(self, self.final_linear, joined)
         return output, context.new_empty(*context.shape[:3], 0)
@@ -145,7 +140,8 @@ class FusedAttention:
             # Not if somebody has put another module there, or watches this one.
             and type(softmax) is AttentionNormalizer
             and not (softmax._forward_hooks or softmax._forward_pre_hooks)
-            and has_fused_attention(softmax.normalizer)
+            # Parameters may act in training only.
+            and fusion_blocker(softmax.normalizer, kernels_needed=False) is None
         )
 
 

@@ -18,7 +18,7 @@ from torch import nn
 
 import onmt_evsoftmax
 from onmt_evsoftmax import kernels
-from onmt_evsoftmax.normalizers.registry import own_records
+from onmt_evsoftmax.attention import fusion_blocker
 from onmt_evsoftmax.opennmt import versions
 from onmt_evsoftmax.opennmt.modules import (
     ALWAYS,
@@ -27,7 +27,6 @@ from onmt_evsoftmax.opennmt.modules import (
     AttentionNormalizer,
     FusedAttention,
     fuse,
-    has_fused_attention,
 )
 from onmt_evsoftmax.opennmt.settings import KINDS, STOCK, Settings, record_of
 from onmt_evsoftmax.report.console import UserError
@@ -188,7 +187,7 @@ def _put(site: Site, settings: Settings, reader: str) -> Placed:
         attention.normalizer = module.train(attention.training)
         return Placed(site.kind)
     # A new module is in training mode, so what acts in training only is seen here, too.
-    blocker = fusion_blocker(module.normalizer, attention, reader, settings.backend)
+    blocker = _blocker(module.normalizer, attention, reader, settings.backend)
     attention.softmax = module.train(attention.training)
     disable_fast_paths(attention)
     if blocker is None:
@@ -199,26 +198,20 @@ def _put(site: Site, settings: Settings, reader: str) -> Placed:
     return Placed(site.kind, blocker=blocker)
 
 
-def fusion_blocker(normalizer: Any, attention: Any, reader: str, backend: str) -> str | None:
-    """Why ``attention`` cannot be fused, or None."""
+def _blocker(normalizer: nn.Module, attention: Any, reader: str, backend: str) -> str | None:
+    """Why this attention of a model cannot be fused, or None."""
     if backend == "explicit":
         return "attention_backend is explicit"
-    if not has_fused_attention(normalizer):
-        record = getattr(normalizer, "record", None)
-        if record is None or not record.attention_kernel:
-            able = [known.name for known in own_records() if known.attention_kernel]
-            return f"only {' and '.join(able)} have a fused attention"
-        return "with attention_eps every key keeps some weight, and nothing is left out"
-    if attention.dim_per_head > kernels.MAX_HEAD:
-        return f"heads of {attention.dim_per_head} dimensions are more than {kernels.MAX_HEAD}"
+    elsewhere = backend == "fused" and torch.cuda.is_available()
+    blocker = fusion_blocker(normalizer, attention.dim_per_head, kernels_needed=not elsewhere)
+    if blocker is not None:
+        return blocker
     if reader == ALWAYS:
         return "copy attention, coverage and guided alignment read the attention matrix"
     if versions.has_position_terms(attention):
         return "position terms in the scores need the attention matrix"
     if versions.shares_keys(attention):
         return "shared keys (num_kv) and tensor parallelism are not fused"
-    if not kernels.available() and not (backend == "fused" and torch.cuda.is_available()):
-        return "the kernels are not compiled or ONMT_EVSOFTMAX_BACKEND is torch"
     return None
 
 

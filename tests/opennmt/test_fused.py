@@ -29,13 +29,13 @@ MATRIX = [*LANGUAGE_MODEL, *flags(attention_normalizer="evsoftmax")]
 def fused_calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each call of the fused function was causal."""
     calls: list[bool] = []
-    original = modules.evsoftmax_attention
+    original = modules.sparse_attention
 
-    def count(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, **rest: Any) -> Any:
-        calls.append(is_causal)
-        return original(query, key, value, mask, is_causal, way="fused", **rest)
+    def count(*tensors: Any, normalizer: Any) -> Any:
+        calls.append(tensors[-1])
+        return original(*tensors, normalizer=normalizer, backend="fused")
 
-    monkeypatch.setattr(modules, "evsoftmax_attention", count)
+    monkeypatch.setattr(modules, "sparse_attention", count)
     return calls
 
 
@@ -157,7 +157,7 @@ def test_the_start_up_line_says_which(options: list[str], fused_line: str) -> No
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (flags(attention_normalizer="sparsemax"), "only evsoftmax"),
+        (flags(attention_normalizer="sparsemax"), "sparsemax has no fused attention"),
         (
             flags(
                 attention_normalizer="evsoftmax",
@@ -167,7 +167,10 @@ def test_the_start_up_line_says_which(options: list[str], fused_line: str) -> No
             "position terms|not compiled",
         ),
         ([], "all attention is softmax"),
-        (flags(attention_normalizer="evsoftmax", attention_eps=0.1), "every key keeps some weight"),
+        (
+            flags(attention_normalizer="evsoftmax", attention_eps=0.1),
+            "is made for eps = 0, not 0.1",
+        ),
         (
             flags(attention_normalizer="evsoftmax", hidden_size=1200, heads=4),
             "heads of 300 dimensions",

@@ -266,12 +266,21 @@ def test_the_vaes_and_the_figures_know_it(bench: Workbench, env: dict[str, str])
     assert title == "Tempered half-max"
 
 
-def test_nothing_is_looked_for_unless_a_foreign_name_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def read() -> None:
-        raise AssertionError("entry points were read")
-
-    monkeypatch.setattr(registry, "_entry_points", read)
-    build(*TRANSFORMER, *flags(attention_normalizer="entmax", attention_alpha=1.3))
-    parse("-generator_function", "sparsemax", "-attention_normalizer", "evsoftmax")
+def test_nothing_is_looked_for_unless_a_foreign_name_is_asked_for(bench: Workbench) -> None:
+    """Neither when the commands start, nor while they build a model of ours."""
+    code = """
+        from importlib import metadata
+        def entry_points(*, group="", **_):
+            assert group != "onmt_evsoftmax.normalizers", "entry points were read"
+            return found(group=group)
+        found, metadata.entry_points = metadata.entry_points, entry_points
+        import sys
+        sys.path += PATHS
+        import onmt.bin.train, onmt.bin.translate
+        from models import TRANSFORMER, build, flags, parse
+        build(*TRANSFORMER, *flags(attention_normalizer="entmax", attention_alpha=1.3))
+        parse("-generator_function", "sparsemax", "-attention_normalizer", "evsoftmax")
+        print(1)
+    """
+    paths = [str(Path(__file__).parent)]
+    assert python(code.replace("PATHS", repr(paths)), {}, bench.folder) == 1
