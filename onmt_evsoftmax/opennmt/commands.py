@@ -17,6 +17,9 @@ from onmt_evsoftmax.opennmt.patching import replace
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.report.files import replacing
 
+# Errors about a file that the user named. (OpenNMT-py's own OSErrors are sentences, without errno.)
+_MISTAKES = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+
 
 def patch_command(module: Any) -> None:
     """``onmt.bin.*``: a mistake of the user's ends in one line and exit code 2, not a traceback."""
@@ -26,8 +29,13 @@ def patch_command(module: Any) -> None:
     def run() -> Any:
         try:
             return main()
-        except UserError as error:
-            print(f"{os.path.basename(sys.argv[0])}: error: {error}", file=sys.stderr)
+        except (UserError, OSError) as error:
+            text = str(error)
+            if isinstance(error, OSError) and error.errno is not None:
+                if not isinstance(error, _MISTAKES) or error.filename is None:
+                    raise
+                text = f"cannot use {error.filename}: {error.strerror}"
+            print(f"{os.path.basename(sys.argv[0])}: error: {text}", file=sys.stderr)
             sys.exit(2)
 
     module.main = run

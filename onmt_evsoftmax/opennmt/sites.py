@@ -28,7 +28,7 @@ from onmt_evsoftmax.opennmt.modules import (
     FusedAttention,
     fuse,
 )
-from onmt_evsoftmax.opennmt.settings import KINDS, STOCK, Settings, record_of
+from onmt_evsoftmax.opennmt.settings import KINDS, STOCK, Settings, option_of, record_of
 from onmt_evsoftmax.report.console import UserError
 
 
@@ -80,15 +80,10 @@ class Placed:
     """What was put into one attention, and how it will be computed."""
 
     kind: str
-    #: Who reads the matrix of attention, if it is fused where nobody does; else None.
+    #: Who reads the attention matrix, if it is fused where nobody does; else None.
     fused_for: str | None = None
     #: Why it is not fused.
     blocker: str | None = None
-
-    @property
-    def fused_in(self) -> str:
-        """Where it is fused, in words."""
-        return f"{self.kind} in training" if self.fused_for == EVALUATION else self.kind
 
 
 @dataclass(frozen=True)
@@ -103,13 +98,14 @@ class Report:
 
     @property
     def fused(self) -> list[str]:
-        """What is computed without the matrix of attention, in words, each once."""
-        found = [
-            place.fused_in
-            for place in self.placed
-            if place.fused_for and not (self.translating and not _fused_in_decoding(place))
-        ]
-        return list(dict.fromkeys(found))
+        """What is computed without the attention matrix, in words, each once."""
+        found: dict[str, None] = {}
+        for place in self.placed:
+            # Decoding gives the decoder one query at a time: there is nothing to fuse.
+            if place.fused_for and (place.kind == "encoder" or not self.translating):
+                when = " in training" if place.fused_for == EVALUATION else ""
+                found[place.kind + when] = None
+        return list(found)
 
     def __str__(self) -> str:
         settings = self.settings.in_evaluation() if self.translating else self.settings
@@ -123,24 +119,16 @@ class Report:
         )
         if not self.placed:
             return line
-        backends = {row_backend(chosen[place.kind]) for place in self.placed}
+        best, *_ = row_backends()
+        names = {chosen[place.kind] for place in self.placed}
+        backends = {best if record_of(name).row_kernel else "torch" for name in names}
         fused = ", ".join(self.fused) or "none"
         return f"{line}; backend: {', '.join(sorted(backends))}; fused attention: {fused}"
-
-
-def _fused_in_decoding(place: Placed) -> bool:
-    """Decoding gives the decoder one query at a time, with a cache: there is nothing to fuse."""
-    return place.kind == "encoder"
 
 
 def row_backends() -> list[str]:
     """What computes rows of attention here, best first."""
     return [f"{kernels.backend()} kernels on CPU", "torch"] if kernels.available() else ["torch"]
-
-
-def row_backend(name: str) -> str:
-    """What computes the rows of a normalizer."""
-    return row_backends()[0] if record_of(name).row_kernel else "torch"
 
 
 def put_normalizers(
@@ -153,10 +141,8 @@ def put_normalizers(
     settings = Settings.of(options)
     settings.check()
     if settings.learned and versions.trains_low_rank(options):
-        (parameter, *_) = settings.learned
-        raise UserError(
-            f"attention_{parameter}: learn cannot be saved with LoRA layers; write a number"
-        )
+        option = option_of(settings.learned[0])
+        raise UserError(f"{option}: learn cannot be saved with LoRA layers; write a number")
     sites = list(attention_sites(model))
     _refuse_leftovers(model, settings, {site.kind for site in sites})
     placed = [

@@ -53,6 +53,20 @@ class TestMistakes:
         data = {"corpus": {"path_src": "absent", "path_tgt": "train.tgt"}}
         self.check(bench, "corpus/path_src", data=data)
 
+    def test_a_missing_source_and_a_vocabulary_that_exists(self, bench: Workbench) -> None:
+        model = bench.train("softmax")
+        done = bench.run("translate", "-model", model, "-src", "absent", code=2)
+        last = done.stderr.splitlines()[-1]
+        assert last == "onmt_translate: error: cannot use absent: No such file or directory"
+        done = bench.run("build_vocab", "-config", bench.config("vocabulary").name, code=2)
+        assert done.stderr.splitlines()[-1].endswith("vocab/src exists, stop.")
+
+    def test_a_vocabulary_in_the_current_folder(self, bench: Workbench) -> None:
+        names = {f"{side}_vocab": f"here-{os.getpid()}.{side}" for side in ("src", "tgt")}
+        config = bench.config(f"here-{os.getpid()}", **names)
+        bench.run("build_vocab", "-config", config.name, "-n_sample", "-1")
+        assert len((bench.folder / names["src_vocab"]).read_text().splitlines()) == 24
+
     def test_a_text_as_a_model(self, bench: Workbench) -> None:
         arguments = ("-model", "test.src", "-src", "test.src", "-output", "none.out")
         done = bench.run("translate", *arguments, code=2)
