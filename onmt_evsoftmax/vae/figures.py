@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from onmt_evsoftmax.report import palette
 from onmt_evsoftmax.report.statistics import Mean
-from onmt_evsoftmax.vae.estimators import in_order, title
+from onmt_evsoftmax.vae.estimators import ESTIMATORS, in_order, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,10 +49,12 @@ def _by_method(results: Results) -> dict[str, list[dict[str, Any]]]:
 
 
 def _lines(methods: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Colour, dashes and label of each method's line."""
+    """Colour, dashes and label of each method's line; an estimator's has dots on it, too."""
     colours = palette.colours(methods)
     for method, colour, dashes in zip(methods, colours, cycle(palette.DASHES), strict=False):
-        yield {"color": colour, "linestyle": dashes, "label": title(method)}
+        marker = "o" if method in ESTIMATORS else ""
+        style = {"color": colour, "linestyle": dashes, "marker": marker, "markersize": 3}
+        yield {**style, "label": title(method)}
 
 
 def _legend_beside(axes: Axes) -> None:
