@@ -24,7 +24,7 @@ import yaml
 from onmt_evsoftmax.opennmt import versions
 from onmt_evsoftmax.opennmt.options import add_parameters_of_others
 from onmt_evsoftmax.opennmt.settings import EXTENDED, NORMALIZER_OPTIONS, option_of
-from onmt_evsoftmax.report.console import UserError
+from onmt_evsoftmax.report.console import UserError, unknown_name
 
 
 def patch_parse(module: Any) -> None:
@@ -209,7 +209,4 @@ def _check_transforms(where: str, names: Any, known: Mapping[str, Any]) -> None:
         raise UserError(f"{where}: must be a list, as [{names}]")
     for name in names:
         if name not in known:
-            raise UserError(
-                f"{where}: unknown transform {name!r}{_hint(str(name), known)}"
-                f"{'' if _hint(str(name), known) else '; known: ' + ', '.join(sorted(known))}"
-            )
+            raise UserError(f"{where}: {unknown_name('transform', str(name), sorted(known))}")

@@ -89,7 +89,7 @@ def check_corpus(tmp_path: Path, **corpus: Any) -> Namespace:
         ({"transform": ["filtertoolong"]}, "corpus: the key 'transform' .* mean 'transforms'"),
         ({"wieght": 3}, "corpus: the key 'wieght' is unknown; did you mean 'weight'"),
         ({"layers": 3}, "corpus: the key 'layers' is unknown"),
-        ({"transforms": ["filtertolong"]}, "unknown transform 'filtertolong'; .*'filtertoolong'"),
+        ({"transforms": ["filtertolong"]}, "unknown transform 'filtertolong' .*mean filtertoolong"),
         ({"transforms": "filtertoolong"}, r"transforms: must be a list, as \[filtertoolong\]"),
         ({"weight": 0.5}, "weight must be a whole number, not 0.5"),
         ({"path_txt" if not IS_35 else "src_feats": "x"}, "is unknown"),
