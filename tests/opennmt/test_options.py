@@ -67,10 +67,10 @@ def test_yaml_and_command_line_both_count_as_written(tmp_path: Path) -> None:
             "generator_function: sparsehourglass has no loss .*one of: .*entmax15",
         ),
         (["-global_attention_function", "max"], "global_attention_function: .*known: "),
-        (["-attention_alpha", "1"], "attention_alpha: alpha must be .*above 1, or .learn"),
+        (["-attention_alpha", "0.5"], "attention_alpha: alpha must be .*at least 1 .*or learn"),
         (
             ["-attention_alpha", "some"],
-            "attention_alpha: alpha must be .*above 1, or .learn",
+            "attention_alpha: alpha must be .*at least 1 .*or learn",
         ),
         (["-attention_eps", "-1"], "attention_eps: eps must be 0"),
         (["-atention_normalizer", "evsoftmax"], "-atention_normalizer .*'attention_normalizer'"),

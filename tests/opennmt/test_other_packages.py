@@ -256,8 +256,9 @@ def test_the_vaes_and_the_figures_know_it(bench: Workbench, env: dict[str, str])
     code = """
         import json, torch
         from onmt_evsoftmax.normalizers.registry import title_of
-        from onmt_evsoftmax.vae import configuration, latent
-        configuration.check_names(["halfmax", "tempered"])
+        from onmt_evsoftmax.vae import experiment, latent
+        experiment.check_normalizer("halfmax")
+        experiment.check_normalizer("tempered")
         p = latent.log_probabilities("halfmax", torch.tensor([[0.0, 0.1, 3.0]]), 1e-6).exp()
         print(json.dumps([p.round(decimals=3).tolist(), title_of("tempered")]))
     """
