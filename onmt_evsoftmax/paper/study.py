@@ -90,8 +90,11 @@ def _alignment(entry: Mapping[str, Any]) -> float:
     The layer is chosen on the text that is scored, which flatters every system alike.
     """
     layers = entry["alignment"]["argmax"]["aer"]
-    return 100 * min(heads[-1] for heads in layers if heads[-1] is not None)
+    return 100 * min(float(heads[-1]) for heads in layers if heads[-1] is not None)
 
+
+#: What looking into JSON of another kind raises.
+_NOT_THAT = (KeyError, IndexError, TypeError, AttributeError, ValueError)
 
 _MEASURES: dict[str, Callable[[Mapping[str, Any]], float]] = {
     "attended, all context heads": _context,
@@ -115,8 +118,10 @@ def read(scores: Path, attended: Sequence[tuple[str, Path]]) -> Study:
                 for name, found in metric["systems"].items()
             }
         systems = list(told["systems"])
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{scores} is not the JSON of onmt_score: no {error}") from error
+    except _NOT_THAT as error:
+        raise UserError(f"{scores} is not the JSON of onmt_score ({error!r})") from error
+    if not rows:
+        raise UserError(f"{scores} has no metric; run onmt_score again with at least one")
     quality = next(iter(rows))
     for label, measure in _MEASURES.items():
         runs: dict[str, list[float]] = {}
@@ -124,7 +129,7 @@ def read(scores: Path, attended: Sequence[tuple[str, Path]]) -> Study:
             entries = _json(path)
             try:
                 runs.setdefault(name, []).extend(measure(entry) for entry in entries)
-            except (KeyError, TypeError):
+            except _NOT_THAT:
                 if measure is not _alignment:  # only corpora with gold alignments have it
                     raise UserError(f"{path} is not the JSON of onmt_count_attended") from None
         if any(runs.values()):
@@ -145,7 +150,7 @@ def _json(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON: {error}") from error
 
 
