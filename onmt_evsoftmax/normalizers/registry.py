@@ -326,19 +326,19 @@ def _check_options(owner: str, function: Callable[..., Any], options: dict[str, 
 
 def title_of(name: str) -> str:
     """What a reader sees for a normalizer's name; any other text stays as it is."""
-    return _look(name).get("title") or name
+    return look(name).get("title") or name
 
 
 def colour_of(name: str) -> str:
     """The colour of a normalizer in every figure; any other name has one of the palette's."""
-    return _look(name).get("colour") or _palette_colour(name)
+    return look(name).get("colour") or _palette_colour(name)
 
 
 def _palette_colour(name: str) -> str:
     return PALETTE[zlib.crc32(name.encode()) % len(PALETTE)]
 
 
-def _look(name: str) -> dict[str, Any]:
+def look(name: str) -> dict[str, Any]:
     """The plain fields of a record, or nothing for a name that is none."""
     if name in _REGISTERED:
         return vars(_REGISTERED[name])
