@@ -69,6 +69,10 @@ EXTRAS = {
         # runs the same workflow on a laptop, SLURM or Kubernetes; it has left Python 3.10
         "snakemake>=9,<10; python_version >= '3.11'",
     ],
+    "triton": [
+        # the kernels for GPUs; torch's CUDA builds bring it along
+        "triton>=3.5.1; platform_system == 'Linux'",
+    ],
     "dev": [
         "filelock>=3",  # tests on both cores share trained models
         "hypothesis>=6.100",  # property tests of the mathematics
