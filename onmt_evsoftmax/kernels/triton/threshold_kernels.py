@@ -141,7 +141,7 @@ def evsoftmax_thresholds(
             real = inside[:, None] & (column < SIZE)[None, :]
             part = tl.load(at + place[:, None] * query_l + column[None, :], mask=real, other=0.0)
             total += tl.sum(part.to(tl.float64) * known[None, :], 1)
-        total *= scale.to(tl.float64)
+        total *= scale
         if CAUSAL:
             seen = visible_keys(mask_base, first, mask_s, place, keys, MASK)
             k = read_tile(key_base, first, key_s, place, seen, SIZE, BLOCK)
