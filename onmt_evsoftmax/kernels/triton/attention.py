@@ -23,7 +23,7 @@ from onmt_evsoftmax.kernels.triton.attention_tile import (
     UNMASKED,
 )
 from onmt_evsoftmax.kernels.triton.rows import _device, _stored
-from onmt_evsoftmax.kernels.triton.tiles import Tile, tile_for
+from onmt_evsoftmax.kernels.triton.tiles import MAX_HEAD_FLOAT32, Tile, tile_for
 
 #: The normalizers that have an attention kernel, and the number it knows each by.
 NORMALIZERS = {
@@ -32,7 +32,6 @@ NORMALIZERS = {
     "entmax15": ENTMAX15.value,
 }
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-MAX_HEAD = 256
 
 
 class Options(NamedTuple):
@@ -170,6 +169,12 @@ class _Call:
             "least": int(options.dropout_p * 2**24),
             "factor": 1.0 / (1.0 - options.dropout_p),
         }
+        self.heavy = (
+            options.dropout_p > 0
+            or bias is not None
+            or kind is QUERIES
+            or options.normalizer != "evsoftmax"
+        )
         self.head = max(query.size(3), value.size(3))
         self.constants = {
             "NORMALIZER": NORMALIZERS[options.normalizer],
@@ -186,8 +191,13 @@ class _Call:
         """Its entry in the table for this device."""
         query = self.tensors["query"]
         assert query is not None
-        capability = torch.cuda.get_device_capability(query.device)[0] if query.is_cuda else 8
-        return tile_for(kernel, self.head, query.dtype == torch.float32, capability)
+        float32 = query.dtype == torch.float32
+        capability = _capability(query)
+        if capability and float32 and self.head > MAX_HEAD_FLOAT32:
+            raise ValueError(f"float32 attention takes heads of up to {MAX_HEAD_FLOAT32} numbers")
+        return tile_for(
+            kernel, self.head, float32=float32, heavy=self.heavy, capability=capability
+        )
 
     def strides(self, name: str, tensor: Tensor | None) -> dict[str, int]:
         """Its strides as the kernels name them; the last of a tensor of vectors is 1."""
@@ -297,6 +307,11 @@ class _Call:
             num_stages=tile.stages,
             enable_fp_fusion=True,
         )
+
+
+def _capability(tensor: Tensor) -> int:
+    """The generation of its GPU: 8 for A100, 9 for H100; 0 for Triton's interpreter."""
+    return torch.cuda.get_device_capability(tensor.device)[0] if tensor.is_cuda else 0
 
 
 def _block(size: int) -> int:

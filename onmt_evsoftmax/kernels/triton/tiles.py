@@ -18,30 +18,62 @@ class Tile(NamedTuple):
     stages: int
 
 
-#: Kernel → {largest head: tile} for 16-bit types, on capability 8 and from 9 on, and for float32.
-HALF_8: dict[str, dict[int, Tile]] = {
+Table = dict[str, dict[int, Tile]]
+
+#: Kernel → {largest head: tile}, for 16-bit types and at most a mask of keys.
+LIGHT: Table = {
     "thresholds": {64: Tile(64, 64, 4, 2), 128: Tile(64, 64, 4, 1), 256: Tile(32, 32, 4, 1)},
-    "projection_thresholds": {
-        64: Tile(64, 64, 4, 3),
-        128: Tile(64, 32, 4, 2),
-        256: Tile(64, 32, 8, 1),
-    },
     "forward": {64: Tile(64, 64, 4, 3), 128: Tile(64, 32, 4, 2), 256: Tile(64, 32, 8, 1)},
     "grad_query": {64: Tile(64, 32, 4, 2), 128: Tile(64, 32, 4, 2), 256: Tile(32, 32, 4, 1)},
     "grad_key_value": {64: Tile(32, 64, 4, 2), 128: Tile(64, 64, 8, 2), 256: Tile(32, 32, 8, 1)},
 }
-HALF_9: dict[str, dict[int, Tile]] = {
-    **HALF_8,
+#: The same where Hopper and later can do more.
+LIGHT_9: Table = {
+    **LIGHT,
     "forward": {64: Tile(64, 64, 4, 3), 128: Tile(64, 64, 4, 2), 256: Tile(64, 32, 8, 1)},
     "grad_key_value": {64: Tile(32, 64, 4, 2), 128: Tile(32, 64, 4, 2), 256: Tile(32, 32, 8, 1)},
 }
-FLOAT32: dict[str, dict[int, Tile]] = {
-    name: {64: Tile(32, 32, 4, 2), 128: Tile(32, 32, 8, 1), 256: Tile(16, 16, 8, 1)}
-    for name in HALF_8
+#: With dropout, a bias or a mask for every query, and for sparsemax and entmax-1.5: all of these
+#: take registers.
+HEAVY: Table = {
+    "thresholds": {64: Tile(64, 64, 8, 2), 128: Tile(64, 64, 8, 1), 256: Tile(32, 32, 4, 1)},
+    "projection_thresholds": {
+        64: Tile(64, 64, 8, 2),
+        128: Tile(64, 32, 8, 2),
+        256: Tile(32, 32, 8, 1),
+    },
+    "forward": {64: Tile(64, 64, 8, 3), 128: Tile(64, 32, 8, 2), 256: Tile(32, 32, 8, 1)},
+    "grad_query": {64: Tile(64, 32, 8, 2), 128: Tile(32, 32, 4, 1), 256: Tile(32, 32, 8, 1)},
+    "grad_key_value": {64: Tile(32, 64, 8, 2), 128: Tile(32, 32, 4, 1), 256: Tile(32, 32, 8, 1)},
+}
+#: float32, whose products take three times the operands; with heads above 128 every tile spills.
+FLOAT32: Table = {
+    "thresholds": {64: Tile(32, 32, 4, 2), 128: Tile(16, 16, 4, 1)},
+    "projection_thresholds": {64: Tile(32, 32, 8, 1), 128: Tile(16, 32, 4, 1)},
+    "forward": {64: Tile(32, 32, 8, 1), 128: Tile(16, 32, 4, 1)},
+    "grad_query": {64: Tile(32, 32, 8, 1), 128: Tile(16, 16, 4, 1)},
+    "grad_key_value": {64: Tile(32, 32, 8, 1), 128: Tile(16, 16, 4, 1)},
+}
+#: The interpreter takes as long for a large tile as for a small one.
+INTERPRETER = {
+    "thresholds": Tile(64, 64, 4, 1),
+    "projection_thresholds": Tile(64, 32, 4, 1),
+    "forward": Tile(64, 32, 4, 1),
+    "grad_query": Tile(64, 32, 4, 1),
+    "grad_key_value": Tile(32, 64, 4, 1),
 }
 
+MAX_HEAD, MAX_HEAD_FLOAT32 = 256, 128
 
-def tile_for(kernel: str, head: int, float32: bool, capability: int) -> Tile:
-    """The tile of ``kernel`` for heads of up to ``head`` numbers (query's or value's)."""
-    table = FLOAT32 if float32 else HALF_9 if capability >= 9 else HALF_8
+
+def tile_for(kernel: str, head: int, *, float32: bool, heavy: bool, capability: int) -> Tile:
+    """The tile of ``kernel`` for heads of up to ``head`` numbers (query's or value's).
+
+    ``heavy`` is whether there is more than a mask of keys to do. ``capability`` is the GPU's
+    generation, 8 for A100, 9 for H100, or 0 for the interpreter.
+    """
+    if capability == 0:
+        return INTERPRETER[kernel]
+    light = LIGHT_9 if capability >= 9 else LIGHT
+    table = FLOAT32 if float32 else HEAVY if heavy else light
     return next(tile for largest, tile in table[kernel].items() if head <= largest)
