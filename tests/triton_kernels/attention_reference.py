@@ -1,4 +1,4 @@
-"""Attention of any normalizer in float64 NumPy, with its gradients: masks, bias, dropout, groups."""
+"""Attention of every normalizer, and its gradients, in float64 NumPy."""
 
 from __future__ import annotations
 

@@ -122,12 +122,10 @@ def attention_launches(
     options = attention.Options(normalizer, causal, 0.125, 0.1 if dropout else 0.0, skip)
     with (
         recorded() as launches,
-        mock.patch.object(attention, "_capability", lambda _: capability // 10),
+        mock.patch.object(attention, "_capability", return_value=capability // 10),
     ):
         out, rows = attention.attention_forward(query, key, value, mask, bias, seed, options)
-        attention.attention_backward(
-            out, query, key, value, mask, bias, seed, out, rows, options
-        )
+        attention.attention_backward(out, query, key, value, mask, bias, seed, out, rows, options)
     return {launch.kernel.__name__: launch for launch in launches}
 
 
@@ -156,12 +154,13 @@ class Configuration(NamedTuple):
 
     def tile(self) -> str:
         numbers = self.launch.arguments
-        first, second = (("ROWS", "COLUMNS") if "ROWS" in numbers else ("M", "N"))
+        first, second = ("ROWS", "COLUMNS") if "ROWS" in numbers else ("M", "N")
         if "CHUNK" in numbers:
             shape = f"{numbers['CHUNK']}"
         else:
             shape = f"{numbers[first]}×{numbers.get(second, numbers[first])}"
-        return f"{shape} w{self.launch.options['num_warps']} s{self.launch.options.get('num_stages', 3)}"
+        options = self.launch.options
+        return f"{shape} w{options['num_warps']} s{options.get('num_stages', 3)}"
 
 
 LIGHT, HEAVY = "key mask, causal", "mask per query, bias, causal, dropout"

@@ -99,8 +99,8 @@ def test_operators_refuse_what_a_kernel_would_misread():
         attention(x, x[:, :, :, :8], x)
     with pytest.raises(ValueError, match="query, key and value must be"):
         attention(x.double(), x.double(), x.double())
+    bias = torch.zeros(1, 2, 9, 9, device=DEVICE, requires_grad=True)
     with pytest.raises(ValueError, match="no gradient for a bias"):
-        bias = torch.zeros(1, 2, 9, 9, device=DEVICE, requires_grad=True)
         ops.attention_forward(x, x, x, None, bias, None, "evsoftmax", *OPTIONS)
     with pytest.raises(ValueError, match="with a seed"):
         ops.attention_forward(x, x, x, None, None, None, "evsoftmax", False, 1.0, 0.5, False)

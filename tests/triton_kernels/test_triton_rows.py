@@ -16,7 +16,7 @@ import torch
 from row_cases import JUNK, REFERENCE, compare, generator, scores_of
 from where import DEVICE, runs_kernels
 
-pytestmark = runs_kernels
+pytestmark = [runs_kernels, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 
 SIZES = [1, 2, 3, 7, 16, 17, 33, 64, 129, 1025, 4097, 16400]
 NAMES = [*REFERENCE, "entmax1.3", "entmax1.01", "entmax2"]

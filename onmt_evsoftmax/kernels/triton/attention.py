@@ -195,9 +195,7 @@ class _Call:
         capability = _capability(query)
         if capability and float32 and self.head > MAX_HEAD_FLOAT32:
             raise ValueError(f"float32 attention takes heads of up to {MAX_HEAD_FLOAT32} numbers")
-        return tile_for(
-            kernel, self.head, float32=float32, heavy=self.heavy, capability=capability
-        )
+        return tile_for(kernel, self.head, float32=float32, heavy=self.heavy, capability=capability)
 
     def strides(self, name: str, tensor: Tensor | None) -> dict[str, int]:
         """Its strides as the kernels name them; the last of a tensor of vectors is 1."""
@@ -218,7 +216,7 @@ class _Call:
         tile = self.tile(name)
         known = {**self.tensors, **tensors}
         names = strided.split()
-        arguments = {n: known[n] for n in names}
+        arguments: dict[str, Any] = {n: known[n] for n in names}
         arguments |= {n: t for n, t in tensors.items() if n not in names}
         for n in names:
             arguments |= self.strides(n, known[n])

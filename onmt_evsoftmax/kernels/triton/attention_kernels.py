@@ -264,9 +264,7 @@ def attention_grad_query(
     if bias is not None:
         bias_base = bias + b * bias_b + h * bias_h
     q = read_tile(query + b * query_b + h * query_h, first, query_l, i, inside, SIZE, BLOCK)
-    g = read_tile(
-        grad + b * grad_b + h * grad_h, first, grad_l, i, inside, VALUE_SIZE, VALUE_BLOCK
-    )
+    g = read_tile(grad + b * grad_b + h * grad_h, first, grad_l, i, inside, VALUE_SIZE, VALUE_BLOCK)
     top = tl.load(tops + rows, mask=inside, other=0.0)
     bar = tl.load(thresholds + rows, mask=inside, other=1.0)
     inverse = tl.load(inverses + rows, mask=inside, other=0.0)
@@ -305,7 +303,7 @@ def attention_grad_query(
             CAUSAL,
             MASK,
         )
-        p, slope = probabilities(s, top[:, None], bar[:, None], inverse[:, None], NORMALIZER)
+        _, slope = probabilities(s, top[:, None], bar[:, None], inverse[:, None], NORMALIZER)
         needed = 1
         if SKIP:
             needed = tl.max(tl.max(tl.where(slope == 0, 0, 1), 1), 0)

@@ -56,9 +56,7 @@ def _check_broadcast(name: str, tensor: Tensor | None, shape: tuple[int, ...]) -
         )
 
 
-def _check_rows(
-    normalizer: str, scores: Tensor, mask: Tensor | None, alpha: Tensor | None
-) -> None:
+def _check_rows(normalizer: str, scores: Tensor, mask: Tensor | None, alpha: Tensor | None) -> None:
     """Operators are within everybody's reach, and a kernel reads whatever it is pointed to."""
     if normalizer not in ROW_NORMALIZERS:
         raise ValueError(

@@ -80,7 +80,7 @@ def mean_threshold(total, count, top, WIDE: tl.constexpr):
     """What entries must reach (of float64: relative to the maximum). The rounded mean of equal
     entries may exceed them all, hence the minimum."""
     mean = total / tl.where(count > 0, count, 1).to(tl.float64)
-    if WIDE == tl.float64:
+    if tl.float64 == WIDE:
         return tl.minimum(mean, 0.0)
     else:
         return tl.minimum(round_up(mean), top)
@@ -88,7 +88,7 @@ def mean_threshold(total, count, top, WIDE: tl.constexpr):
 
 @triton.jit
 def weigh(x, top, bar, gap, NORMALIZER: tl.constexpr, EPS: tl.constexpr):
-    """(weights, v): ``bar`` is the threshold of ev-softmax, c of the others; v > 0 in the support."""
+    """(weights, v), v > 0 in the support; ``bar`` is ev-softmax's threshold, or c of the others."""
     d = x - top[:, None]
     if NORMALIZER == EVSOFTMAX:
         if x.dtype == tl.float64:
@@ -229,9 +229,7 @@ def rows_forward_tile(
         active = 1
         left = MAX_PASSES
         while (active != 0) & (left > 0):
-            bar, low, high, moved = improve(
-                bar, low, high, mass, slope, gap, TOLERANCE, NORMALIZER
-            )
+            bar, low, high, moved = improve(bar, low, high, mass, slope, gap, TOLERANCE, NORMALIZER)
             active = tl.max(moved.to(tl.int32), 0)
             left -= 1
             if active != 0:
@@ -283,13 +281,13 @@ def rows_forward_long(
         column = start + tl.arange(0, COLUMNS)
         x = read(scores, mask, at, mask_at, inside, column, columns, mask_column, WIDE)
         top = tl.maximum(top, largest(x))
-        if NORMALIZER == EVSOFTMAX and WIDE != tl.float64:
+        if NORMALIZER == EVSOFTMAX and tl.float64 != WIDE:
             more, valid = entries(x, top)
             total += more
             count += valid
     safe = finite(top)
     if NORMALIZER == EVSOFTMAX:
-        if WIDE == tl.float64:
+        if tl.float64 == WIDE:
             for start in range(0, columns, COLUMNS):
                 column = start + tl.arange(0, COLUMNS)
                 x = read(scores, mask, at, mask_at, inside, column, columns, mask_column, WIDE)

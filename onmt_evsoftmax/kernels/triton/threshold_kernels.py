@@ -108,8 +108,8 @@ def evsoftmax_thresholds(
 ):
     """What the scores of M queries must reach.
 
-    ``sums`` and ``counts`` are of all keys, or, causal, of the keys before each chunk of M; or None.
-    A row with NaN or +inf among its scores has the threshold NaN; one without any key has +inf, and
+    ``sums`` and ``counts`` are of all keys, or, causal, of those before each chunk of M; or None. A
+    row with NaN or +inf among its scores has the threshold NaN; one without any key has +inf, and
     one with a single key -inf, so that rounding cannot lose it.
     """
     program = tl.program_id(0)
