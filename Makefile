@@ -73,7 +73,7 @@ $(STAMP_TRITON): $(STAMP) constraints.txt
 .PHONY: test-triton
 test-triton: $(STAMP_TRITON)  ## the GPU kernels: values in Triton's interpreter, then compiled for every target
 	TRITON_INTERPRET=1 $(VENV_TRITON)/bin/python -m pytest tests/triton_kernels
-	$(VENV_TRITON)/bin/python -m pytest -s tests/triton_kernels/test_triton_compiled.py
+	$(VENV_TRITON)/bin/python -m pytest -n 2 --dist worksteal tests/triton_kernels/test_triton_compiled.py
 
 .PHONY: demo
 demo: $(STAMP)  ## train softmax and ev-softmax on the embedded corpus, score, count, draw

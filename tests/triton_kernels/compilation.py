@@ -204,3 +204,42 @@ def row_configurations() -> list[Configuration]:
 
 #: float16 and bfloat16 are float32 after loading; float64 takes twice the registers.
 ROWS_OF_OTHER_TYPES = {(16384, "evsoftmax"), (16384, "entmax"), (256000, "entmax")}
+
+
+# --- the table of the documentation ---------------------------------------------------------------
+
+
+def row_of(configuration: Configuration) -> tuple[str, ...]:
+    """What identifies a configuration in the table."""
+    return (*configuration[:5], configuration.tile())
+
+
+def markdown(results: dict[tuple[str, ...], dict[int, Compiled]]) -> str:
+    """``results`` as a table: registers, and kilobytes of shared memory, on every target."""
+    head = ["kernel", "normalizer", "type", "head or row", "with", "tile"]
+    head += [f"sm_{capability}" for capability in SHARED_MEMORY]
+    lines = [head, ["---"] * len(head)]
+    for row, found in results.items():
+        cells = []
+        for capability in SHARED_MEMORY:
+            if capability in found:
+                one = found[capability]
+                spills = f", {one.spilled} bytes spilled" if one.spilled else ""
+                cells.append(f"{one.registers}, {one.shared / 1024:.0f} KB{spills}")
+            else:
+                cells.append("–")
+        lines.append([*row, *cells])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def main() -> None:
+    """Compile everything for every target and print the table for ``docs/gpu.md``."""
+    results: dict[tuple[str, ...], dict[int, Compiled]] = {}
+    for capability in SHARED_MEMORY:
+        for one in attention_configurations(capability) + row_configurations():
+            results.setdefault(row_of(one), {})[capability] = compile_for(one.launch, capability)
+    print(markdown(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -44,15 +44,20 @@ HEAVY: Table = {
     },
     "forward": {64: Tile(64, 64, 8, 3), 128: Tile(64, 32, 8, 2), 256: Tile(32, 32, 8, 1)},
     "grad_query": {64: Tile(64, 32, 8, 2), 128: Tile(32, 32, 4, 1), 256: Tile(32, 32, 8, 1)},
-    "grad_key_value": {64: Tile(32, 64, 8, 2), 128: Tile(32, 32, 4, 1), 256: Tile(32, 32, 8, 1)},
+    "grad_key_value": {64: Tile(32, 64, 8, 1), 128: Tile(32, 32, 4, 1), 256: Tile(32, 32, 8, 1)},
+}
+HEAVY_9: Table = {
+    **HEAVY,
+    "grad_query": {64: Tile(64, 32, 8, 2), 128: Tile(64, 32, 8, 2), 256: Tile(16, 32, 8, 1)},
+    "grad_key_value": {64: Tile(32, 64, 8, 1), 128: Tile(32, 32, 4, 1), 256: Tile(16, 32, 8, 1)},
 }
 #: float32, whose products take three times the operands; with heads above 128 every tile spills.
 FLOAT32: Table = {
     "thresholds": {64: Tile(32, 32, 4, 2), 128: Tile(16, 16, 4, 1)},
     "projection_thresholds": {64: Tile(32, 32, 8, 1), 128: Tile(16, 32, 4, 1)},
     "forward": {64: Tile(32, 32, 8, 1), 128: Tile(16, 32, 4, 1)},
-    "grad_query": {64: Tile(32, 32, 8, 1), 128: Tile(16, 16, 4, 1)},
-    "grad_key_value": {64: Tile(32, 32, 8, 1), 128: Tile(16, 16, 4, 1)},
+    "grad_query": {64: Tile(16, 32, 4, 1), 128: Tile(16, 16, 8, 1)},
+    "grad_key_value": {64: Tile(32, 32, 8, 1), 128: Tile(16, 16, 8, 1)},
 }
 #: The interpreter takes as long for a large tile as for a small one.
 INTERPRETER = {
@@ -74,6 +79,6 @@ def tile_for(kernel: str, head: int, *, float32: bool, heavy: bool, capability: 
     """
     if capability == 0:
         return INTERPRETER[kernel]
-    light = LIGHT_9 if capability >= 9 else LIGHT
-    table = FLOAT32 if float32 else HEAVY if heavy else light
+    light, heavier = (LIGHT_9, HEAVY_9) if capability >= 9 else (LIGHT, HEAVY)
+    table = FLOAT32 if float32 else heavier if heavy else light
     return next(tile for largest, tile in table[kernel].items() if head <= largest)
