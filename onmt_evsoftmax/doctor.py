@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import subprocess
@@ -17,6 +16,7 @@ import onmt_evsoftmax
 import onmt_evsoftmax_hook
 from onmt_evsoftmax.normalizers import registry
 from onmt_evsoftmax.opennmt import backends
+from onmt_evsoftmax.report.console import command_line
 
 # Both ends of the supported range are tested; what lies between should work.
 OLDEST, NEWEST = (3, 0, 4), (3, 5, 1)
@@ -124,11 +124,10 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the findings; 1 if something is wrong."""
-    parser = argparse.ArgumentParser(
-        prog="onmt_evsoftmax doctor",
-        description="Check versions, the start-up hook, kernels and devices; exit 1 if something "
-        "is wrong.",
-        epilog="example: onmt_evsoftmax doctor --json",
+    parser = command_line(
+        "Check versions, the start-up hook, kernels and devices; exit 1 if something is wrong.",
+        "example: onmt_evsoftmax doctor --json",
+        "onmt_evsoftmax doctor",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     arguments = parser.parse_args(argv)

@@ -19,8 +19,13 @@ from onmt_evsoftmax.report.outputs import TABLES as FILES
 from onmt_evsoftmax.report.progress import progress
 from onmt_evsoftmax.trace import Header, Record
 from onmt_evsoftmax.trace.grid import LEVELS
-from onmt_evsoftmax.trace.source import open_traces
-from onmt_evsoftmax.trace.trace_attention import add_kinds, add_model_options, open_models
+from onmt_evsoftmax.trace.source import open_traces, trace_files
+from onmt_evsoftmax.trace.trace_attention import (
+    add_kinds,
+    add_model_options,
+    model_files,
+    open_models,
+)
 
 DESCRIPTION = """\
 Count how many tokens attention attends to: mean ± standard error and standard deviation by kind of
@@ -136,7 +141,9 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError("give traces to count, or --model and --src; see --help")
     if options.model and not options.src:
         raise UserError("--model needs a text to run on: --src FILE")
-    check_outputs(options.output, (*FILES, *FIGURES))
+    inputs = [*trace_files(options.traces), *model_files(options)]
+    inputs += [options.align] if options.align else []
+    check_outputs(options.output, (*FILES, *FIGURES), inputs=inputs)
 
 
 def _inputs(

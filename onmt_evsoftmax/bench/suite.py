@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ import torch
 from onmt_evsoftmax.bench import attention, endtoend, rows, scaling
 from onmt_evsoftmax.bench import results as report
 from onmt_evsoftmax.bench.timing import Result
-from onmt_evsoftmax.report.console import UserError, command_line
+from onmt_evsoftmax.report.console import UserError, command_line, real, whole
 from onmt_evsoftmax.report.outputs import (
     FIGURES,
     TABLES,
@@ -77,11 +76,19 @@ def make_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = command_line(_ABOUT, _EPILOG)
     parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help="default: all")
-    parser.add_argument("--threads", type=int, metavar="N", help="default: as many as torch takes")
     parser.add_argument(
-        "--seconds", type=float, default=5.0, metavar="S", help="measuring per case (default: 5)"
+        "--threads", type=whole(1, 1024), metavar="N", help="default: as many as torch takes"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the random tensors (default: 0)")
+    parser.add_argument(
+        "--seconds",
+        type=real(0, 3600),
+        default=5.0,
+        metavar="S",
+        help="measuring per case (default: 5)",
+    )
+    parser.add_argument(
+        "--seed", type=whole(0, 2**31), default=0, help="of the random tensors (default: 0)"
+    )
     add_output(parser, f"{' '.join(TABLES)} tables, {' '.join(FIGURES)} cost against length")
     return parser
 
@@ -89,10 +96,6 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, then print the tables or write what is asked for."""
     arguments = make_parser().parse_args(argv)
-    if not 0 <= arguments.seconds < math.inf:
-        raise UserError("bench: --seconds must be a number that is not negative")
-    if arguments.threads is not None and arguments.threads < 1:
-        raise UserError("bench: --threads must be at least 1")
     chosen = [name for name in PARTS if arguments.only is None or name in arguments.only]
     check_outputs(arguments.output, (*TABLES, *FIGURES))
     plots = any(ending(path) in FIGURES for path in arguments.output)

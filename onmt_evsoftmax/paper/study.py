@@ -197,7 +197,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_output(parser, " ".join(endings))
     options = parser.parse_args(argv)
     attended = [_named(text) for text in options.attended]
-    check_outputs(options.output, endings)
+    inputs = [options.scores, *(path for _, path in attended)]
+    check_outputs(options.output, endings, inputs=inputs)
     study = read(options.scores, attended)
     table = study.table(options.title)
     publish(

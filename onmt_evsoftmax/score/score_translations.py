@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from onmt_evsoftmax.corpora.marks import looks_split, undo_subwords
 from onmt_evsoftmax.report import console
-from onmt_evsoftmax.report.console import UserError, command_line, warn
+from onmt_evsoftmax.report.console import UserError, command_line, warn, whole
 from onmt_evsoftmax.report.files import read_lines, same_length
 from onmt_evsoftmax.report.outputs import TABLES, add_output, check_outputs, publish
 from onmt_evsoftmax.report.progress import steps
@@ -85,19 +85,25 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add(
         "--resamples",
-        type=int,
+        type=whole(1, 10**7),
         default=1000,
         metavar="N",
         help="bootstrap samples, and as many random shuffles (default: %(default)s)",
     )
     add(
         "--seed",
-        type=int,
+        type=whole(0, 2**63),
         default=12345,
         metavar="N",
         help="of the resampling; the default is sacreBLEU's (%(default)s)",
     )
-    add("--digits", type=int, default=2, metavar="N", help="decimals shown (default: %(default)s)")
+    add(
+        "--digits",
+        type=whole(0, 10),
+        default=2,
+        metavar="N",
+        help="decimals shown (default: %(default)s)",
+    )
     add_output(parser, " ".join(TABLES))
     add("--sentences", metavar="FILE.tsv", help="write the scores of every line to FILE.tsv")
     add("--quiet", action="store_true", help="no progress on standard error")
@@ -107,8 +113,8 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Read, score, render: everything is computed before the first file is written."""
     options = make_parser().parse_args(argv)
-    _check(options)
     files = _systems(options.hyp)
+    _check(options, files)
     metrics = [metric_name(name) for name in _words(options.metrics)] or list(DEFAULT_METRICS)
     if options.lang is None and "meteor" in metrics:
         warn("without --lang METEOR stems no word; give the language, for example --lang de")
@@ -141,15 +147,12 @@ def entry() -> NoReturn:
     console.run(main)
 
 
-def _check(options: argparse.Namespace) -> None:
+def _check(options: argparse.Namespace, files: dict[str, list[str]]) -> None:
     """Refuse before the work starts what would be refused after it."""
-    check_outputs(options.output, TABLES)
-    check_outputs([options.sentences] if options.sentences else [], [".tsv"], "--sentences")
-    for name, least, most in (("resamples", 1, 10**7), ("seed", 0, 2**63), ("digits", 0, 10)):
-        if not least <= getattr(options, name) <= most:
-            raise UserError(
-                f"--{name} {getattr(options, name)}: must be between {least} and {most}"
-            )
+    inputs = [*options.ref, *(path for runs in files.values() for path in runs)]
+    sentences = [options.sentences] if options.sentences else []
+    check_outputs(options.output, TABLES, inputs=inputs)
+    check_outputs(sentences, [".tsv"], "--sentences", inputs)
 
 
 def _words(values: Sequence[str] | None) -> list[str]:
@@ -189,6 +192,12 @@ def _read(
         raise UserError("standard input (-) can be read once; use files for the rest")
     lines = {path: _text(path, options) for path in dict.fromkeys(paths)}
     same_length([(path, lines[path]) for path in paths])
+    blank = [path for path in paths if not any(lines[path])]
+    outputs = paths[len(references) :]
+    for path in blank:
+        if path in references or all(output in blank for output in outputs):
+            raise UserError(f"{path} has only blank lines; it must have text to compare")
+        warn(f"{path} has only blank lines: that system says nothing, and gets the lowest scores")
     return (
         {name: [lines[path] for path in runs] for name, runs in files.items()},
         [lines[path] for path in references],
@@ -198,8 +207,6 @@ def _read(
 def _text(path: str, options: argparse.Namespace) -> list[str]:
     # sacreBLEU's command line drops white space at the end of a line, and so do we
     lines = [line.rstrip() for line in read_lines(path)]
-    if not any(lines):
-        raise UserError(f"{path} has only blank lines; it must have text to compare")
     if options.undo_bpe:
         lines = undo_subwords(lines)
     elif looks_split(lines):

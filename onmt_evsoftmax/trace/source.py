@@ -31,11 +31,16 @@ class Source:
         return self.trace[line - 1]
 
 
+def trace_files(arguments: Sequence[str]) -> list[str]:
+    """The files of ``[NAME=]FILE`` arguments."""
+    return [split_name(argument)[1] for argument in arguments]
+
+
 @contextmanager
 def open_traces(arguments: Sequence[str]) -> Iterator[list[Source]]:
     """Open the traces of ``[NAME=]FILE`` arguments; one that is not finished is told."""
     with ExitStack() as stack:
-        traces = [stack.enter_context(TraceReader(split_name(item)[1])) for item in arguments]
+        traces = [stack.enter_context(TraceReader(path)) for path in trace_files(arguments)]
         for trace in traces:
             if not len(trace):
                 raise UserError(f"{trace.path} has no sentence yet; finish trace_attention first")

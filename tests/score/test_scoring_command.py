@@ -145,9 +145,11 @@ BAD = {
     "ending": ("--hyp output.txt --ref reference.de -o table.xls", "one of .txt .md .tex .json"),
     "sentences": ("--hyp output.txt --ref reference.de --sentences x.csv", "must be .tsv"),
     "outputs": ("--hyp output.txt --ref reference.de -o x.md -o ./x.md", "the same name"),
-    "resamples": ("--hyp output.txt --ref reference.de --resamples 0", "--resamples 0"),
-    "seed": ("--hyp output.txt --ref reference.de --seed -1", "--seed -1"),
-    "digits": ("--hyp output.txt --ref reference.de --digits 99", "--digits 99"),
+    "resamples": ("--hyp output.txt --ref reference.de --resamples 0", "from 1 to 10000000, not 0"),
+    "seed": ("--hyp output.txt --ref reference.de --seed -1", "argument --seed: must be"),
+    "digits": ("--hyp output.txt --ref reference.de --digits 99", "from 0 to 10, not 99"),
+    "blank system alone": ("--hyp blank.txt --ref reference.de", "blank.txt has only blank lines"),
+    "blank systems": ("--hyp a=blank.txt b=blank.txt --ref reference.de", "has only blank lines"),
 }
 
 
@@ -192,6 +194,28 @@ def test_an_output_that_cannot_be_written_leaves_no_other(folder: Path) -> None:
 
 
 # ---------------------------------------------------------------- input
+
+
+def test_a_collapsed_system_gets_the_lowest_scores_and_a_warning(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One system that says nothing must not hide what the others say."""
+    (folder / "blank.txt").write_bytes(b" \n" * len(REFERENCE))
+    score(
+        "--hyp good=output.txt bad=blank.txt --ref reference.de --lang de --json --baseline good "
+        "--metrics bleu bleu-tok-lc chrf++ ter rouge-1 rouge-2 rouge-l meteor --sentences s.tsv "
+        "--resamples 20"
+    )
+    output = capsys.readouterr()
+    assert output.err.count("warning") == 1
+    assert "blank.txt has only blank lines" in output.err
+    metrics = json.loads(output.out)["metrics"]
+    assert len(metrics) == 8
+    for metric in metrics:
+        worst = 0 if metric["higher_is_better"] else 100
+        assert metric["systems"]["bad"]["mean"] == pytest.approx(worst), metric["name"]
+        assert metric["systems"]["good"]["mean"] not in (0, 100)
+        assert metric["systems"]["bad"]["comparison"]["stars"] in ("*", "**")
 
 
 def test_standard_input(folder: Path) -> None:
