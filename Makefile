@@ -75,6 +75,11 @@ test-triton: $(STAMP_TRITON)  ## the GPU kernels: values in Triton's interpreter
 	TRITON_INTERPRET=1 $(VENV_TRITON)/bin/python -m pytest tests/triton_kernels
 	$(VENV_TRITON)/bin/python -m pytest -n 2 --dist worksteal tests/triton_kernels/test_triton_compiled.py
 
+.PHONY: test-gpu
+test-gpu:  ## the GPU kernels' values on this machine's GPU, with a PYTHON that has a CUDA torch and the package
+	$(PYTHON) -c 'import torch; assert torch.cuda.is_available(), "torch sees no GPU"'
+	$(PYTHON) -m pytest tests/triton_kernels
+
 .PHONY: demo
 demo: $(STAMP)  ## train softmax and ev-softmax on the embedded corpus, score, count, draw
 	PATH="$(abspath $(BIN)):$$PATH" recipes/demo/run.sh -o runs/demo

@@ -167,36 +167,37 @@ def evsoftmax_thresholds(
             total += tl.sum(tl.where(valid, s, 0.0).to(tl.float64), 1)
             count += tl.sum(valid.to(tl.int32), 1)
         unknown = tl.max(tl.where(inside & (total - total != 0), 1, 0), 0)
-    if unknown != 0:
-        total = tl.zeros((M,), tl.float64)
-        count = tl.zeros((M,), tl.int32)
-        end = keys
-        if CAUSAL:
-            end = tl.minimum(keys, first + M)
-        for start in range(0, end, M):
-            seen = visible_keys(mask_base, start, mask_s, place, keys, MASK)
-            k = read_tile(key_base, start, key_s, place, seen, SIZE, BLOCK)
-            s = masked_scores(
-                product(q, tl.trans(k)),
-                place[:, None],
-                place[None, :],
-                first,
-                start,
-                queries,
-                keys,
-                scale,
-                mask_base,
-                mask_l,
-                mask_s,
-                bias_base,
-                bias_l,
-                bias_s,
-                CAUSAL,
-                MASK,
-            )
-            valid = s != -INFINITY
-            total += tl.sum(tl.where(valid, s, 0.0).to(tl.float64), 1)
-            count += tl.sum(valid.to(tl.int32), 1)
+    # Rarely anything is unknown; the loop then has no steps.
+    total = tl.where(unknown != 0, 0.0, total)
+    count = tl.where(unknown != 0, 0, count)
+    end = keys
+    if CAUSAL:
+        end = tl.minimum(keys, first + M)
+    end = tl.where(unknown != 0, end, 0)
+    for start in range(0, end, M):
+        seen = visible_keys(mask_base, start, mask_s, place, keys, MASK)
+        k = read_tile(key_base, start, key_s, place, seen, SIZE, BLOCK)
+        s = masked_scores(
+            product(q, tl.trans(k)),
+            place[:, None],
+            place[None, :],
+            first,
+            start,
+            queries,
+            keys,
+            scale,
+            mask_base,
+            mask_l,
+            mask_s,
+            bias_base,
+            bias_l,
+            bias_s,
+            CAUSAL,
+            MASK,
+        )
+        valid = s != -INFINITY
+        total += tl.sum(tl.where(valid, s, 0.0).to(tl.float64), 1)
+        count += tl.sum(valid.to(tl.int32), 1)
     mean = round_up(total / tl.where(count > 0, count, 1).to(tl.float64))
     bar = tl.where(count > 1, mean, tl.where(count == 1, -INFINITY, INFINITY))
     bar = tl.where(total - total == 0, bar, float("nan"))
