@@ -169,6 +169,16 @@ def test_sharp_scores(name):
 
 
 @each
+@pytest.mark.parametrize("causal", [False, True])
+def test_early_keys_all_below_the_threshold(name, causal):
+    """What an online pass took for the largest scores must be forgotten when larger ones come."""
+    query, key, value = (random(1, 2, 100, 16, seed=i) for i in range(3))
+    query[..., 0] = query[..., 0].abs() + 1
+    key[..., 0] = torch.where(torch.arange(100) < 70, -8.0, 8.0)
+    check(name, query, key, value, causal=causal, scale=0.25)
+
+
+@each
 def test_skipping_empty_tiles_changes_no_bit(name):
     """Keys far from a query's place score low: whole tiles are empty."""
     query, key, value = (random(1, 1, 100, 16, seed=i) for i in range(3))

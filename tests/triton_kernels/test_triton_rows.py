@@ -166,6 +166,16 @@ def test_entries_at_the_mean_are_kept(columns):
         assert torch.equal(support, exact >= exact.mean(-1, keepdim=True))
 
 
+def test_a_mean_between_two_floats_is_not_rounded_down():
+    """Most entries are the float below the mean, to which it would round; the rest is next to it."""
+    low = torch.randn(50, 1, generator=generator()) * 10
+    high = low.nextafter(torch.tensor(math.inf))
+    for columns in (5, 40, 700):
+        scores = torch.where(torch.arange(columns) % 5 == 4, high, low)
+        _, support = forward("evsoftmax", scores)
+        assert torch.equal(support, scores == high)
+
+
 def test_sparsemax_comes_to_an_end_with_an_entry_at_the_threshold():
     a = torch.empty(300).uniform_(-0.249, -0.126, generator=generator())
     at = ((a.double() - 1) / 2).float()
