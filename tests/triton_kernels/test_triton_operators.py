@@ -11,7 +11,7 @@ from attention_cases import random
 from torch._subclasses.fake_tensor import FakeTensorMode
 from where import DEVICE, runs_kernels
 
-from onmt_evsoftmax.kernels.triton import available, operators
+from onmt_evsoftmax.kernels.triton import available, interpreted, operators
 
 ops = torch.ops.onmt_evsoftmax_triton
 OPTIONS = (False, 0.25, 0.0, False)
@@ -114,9 +114,31 @@ def test_operators_offer_what_there_are_kernels_for():
     assert tuple(attention.NORMALIZERS) == operators.ATTENTION_NORMALIZERS
 
 
+def test_what_cannot_be_served_is_said():
+    from onmt_evsoftmax.kernels.triton.serving import attention_blocker, rows_blocker
+
+    x = torch.zeros(1, 2, 9, 16)
+    assert rows_blocker("softmax", x) == "softmax has no Triton kernel"
+    assert "torch.int64" in rows_blocker("sparsemax", x.long())
+    assert attention_blocker("entmax", x, x) == "entmax attention has no Triton kernel"
+    assert "query is torch.float64" in attention_blocker("evsoftmax", x.double(), x.double())
+    wide = torch.zeros(1, 2, 9, 256)
+    assert "more than 128 dimensions" in attention_blocker("evsoftmax", x, wide)
+    bias = torch.zeros(9, 9, requires_grad=True)
+    assert "gradient for a bias" in attention_blocker("evsoftmax", x, x, bias)
+    if available() and interpreted():
+        assert attention_blocker("evsoftmax", x, x) is None
+        assert attention_blocker("evsoftmax", wide.half(), wide.half()) is None
+        assert rows_blocker("entmax", x) is None
+    else:
+        reason = "on a GPU" if available() else "not installed"
+        assert reason in attention_blocker("evsoftmax", x, x)
+        assert reason in rows_blocker("entmax", x)
+
+
 def test_importing_the_package_and_the_operators_imports_no_triton():
     code = (
-        "import sys, onmt_evsoftmax, onmt_evsoftmax.kernels.triton.operators; "
+        "import sys, onmt_evsoftmax, onmt_evsoftmax.kernels.triton.serving; "
         "sys.exit('triton' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -20,8 +20,8 @@ NAMESPACE = "onmt_evsoftmax_triton"
 ROW_NORMALIZERS = ("evsoftmax", "sparsemax", "entmax15", "entmax")
 ATTENTION_NORMALIZERS = ("evsoftmax", "sparsemax", "entmax15")
 
-_ROW_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_ATTENTION_DTYPES = _ROW_DTYPES[:3]
+ROW_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+ATTENTION_DTYPES = ROW_DTYPES[:3]
 _OPTIONS = "str normalizer, bool causal, float scale, float dropout_p, bool skip_empty"
 
 _operators = torch.library.Library(NAMESPACE, "DEF")
@@ -62,7 +62,7 @@ def _check_rows(normalizer: str, scores: Tensor, mask: Tensor | None, alpha: Ten
         raise ValueError(
             f"normalizer must be one of {', '.join(ROW_NORMALIZERS)}, not {normalizer!r}"
         )
-    if scores.dtype not in _ROW_DTYPES or scores.dim() == 0:
+    if scores.dtype not in ROW_DTYPES or scores.dim() == 0:
         raise TypeError(
             f"rows must be of a floating-point type in at least one dimension, not {scores.dtype} "
             f"in {scores.dim()}"
@@ -177,7 +177,7 @@ def _check_attention(
     tensors = (query, key, value)
     fit = (
         all(t.dim() == 4 and t.dtype == query.dtype and t.size(3) <= MAX_HEAD for t in tensors)
-        and query.dtype in _ATTENTION_DTYPES
+        and query.dtype in ATTENTION_DTYPES
         and query.size(0) == key.size(0)
         and key.shape[:3] == value.shape[:3]
         and query.size(3) == key.size(3)

@@ -24,7 +24,8 @@ NORMALIZERS = {
 }
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
-#: The longest row that is one tile, and the tile of longer ones.
+#: The longest row that is one tile, and the tile of longer ones. entmax with any alpha, and float64,
+#: take twice the registers.
 LONGEST_TILE, TILE_OF_LONG_ROWS = 16384, 4096
 
 #: When Newton's step is below rounding, relative to c.
@@ -40,10 +41,11 @@ class Tile(NamedTuple):
     warps: int
 
 
-def tile_for(columns: int) -> Tile:
+def tile_for(columns: int, normalizer: str, float64: bool = False) -> Tile:
     """The tile for rows of this length: the only table there is, nothing is tuned at run time."""
-    if columns > LONGEST_TILE:
-        return Tile(True, 1, TILE_OF_LONG_ROWS, 8)
+    large = (normalizer == "entmax") + float64
+    if columns > LONGEST_TILE >> large:
+        return Tile(True, 1, TILE_OF_LONG_ROWS >> large, 8)
     width = max(16, triton.next_power_of_2(columns))
     warps = 4 if width <= 2048 else 8 if width <= 4096 else 16
     return Tile(False, max(1, 2048 // width), width, warps)
@@ -76,7 +78,7 @@ def rows_forward(
     if alpha is not None:
         alpha = alpha.to(_wide(scores)).expand(*scores.shape[:-1], 1)
     sizes, scores, mask, alpha, strides = _layout(scores, mask, alpha)
-    tile = tile_for(columns)
+    tile = tile_for(columns, normalizer, scores.dtype == torch.float64)
     kernel = rows_kernels.rows_forward_long if tile.long else rows_kernels.rows_forward_tile
     rows = scores.numel() // columns
     wide = tl.float64 if scores.dtype == torch.float64 else tl.float32
@@ -126,7 +128,7 @@ def rows_backward(
     if alpha is not None:
         alpha = alpha.to(_wide(p)).expand(*p.shape[:-1], 1)
     sizes, grad, _, alpha, strides = _layout(grad, None, alpha)
-    tile = tile_for(columns)
+    tile = tile_for(columns, normalizer, p.dtype == torch.float64)
     kernel = rows_kernels.rows_backward_long if tile.long else rows_kernels.rows_backward_tile
     rows = p.numel() // columns
     with _device(p):

@@ -76,11 +76,11 @@ def entries(x, top):
 
 
 @triton.jit
-def mean_threshold(total, count, top, WIDE: tl.constexpr):
+def mean_threshold(total, count, top):
     """What entries must reach (of float64: relative to the maximum). The rounded mean of equal
     entries may exceed them all, hence the minimum."""
     mean = total / tl.where(count > 0, count, 1).to(tl.float64)
-    if tl.float64 == WIDE:
+    if top.dtype == tl.float64:
         return tl.minimum(mean, 0.0)
     else:
         return tl.minimum(round_up(mean), top)
@@ -213,7 +213,7 @@ def rows_forward_tile(
     if NORMALIZER == EVSOFTMAX:
         gap = safe
         total, count = entries(x, safe)
-        bar = mean_threshold(total, count, safe, WIDE)
+        bar = mean_threshold(total, count, safe)
         w, v = weigh(x, safe, bar, gap, NORMALIZER, EPS)
         mass = tl.sum(w, 1)
     else:
@@ -281,13 +281,13 @@ def rows_forward_long(
         column = start + tl.arange(0, COLUMNS)
         x = read(scores, mask, at, mask_at, inside, column, columns, mask_column, WIDE)
         top = tl.maximum(top, largest(x))
-        if NORMALIZER == EVSOFTMAX and tl.float64 != WIDE:
+        if NORMALIZER == EVSOFTMAX and top.dtype != tl.float64:
             more, valid = entries(x, top)
             total += more
             count += valid
     safe = finite(top)
     if NORMALIZER == EVSOFTMAX:
-        if tl.float64 == WIDE:
+        if top.dtype == tl.float64:
             for start in range(0, columns, COLUMNS):
                 column = start + tl.arange(0, COLUMNS)
                 x = read(scores, mask, at, mask_at, inside, column, columns, mask_column, WIDE)
@@ -295,7 +295,7 @@ def rows_forward_long(
                 total += more
                 count += valid
         gap = safe
-        bar = mean_threshold(total, count, safe, WIDE)
+        bar = mean_threshold(total, count, safe)
         mass = zero
         for start in range(0, columns, COLUMNS):
             column = start + tl.arange(0, COLUMNS)
