@@ -188,22 +188,21 @@ def attention_configurations(capability: int) -> list[Configuration]:
 
 
 def row_configurations() -> list[Configuration]:
-    """Short, long and longest tiles of every normalizer, and rows beyond."""
+    """Tiles of many rows and of one, and rows beyond, of every normalizer."""
+    from onmt_evsoftmax.kernels.triton.rows import LONGEST_TILE
+
     found = []
     for dtype in (torch.bfloat16, torch.float32, torch.float64):
-        for columns in (64, 1024, 16384, 256000):
-            for normalizer in ("evsoftmax", "sparsemax", "entmax15", "entmax"):
-                if dtype != torch.float32 and (columns, normalizer) not in ROWS_OF_OTHER_TYPES:
-                    continue
+        for normalizer in ("evsoftmax", "sparsemax", "entmax15", "entmax"):
+            if dtype != torch.float32 and normalizer in ("sparsemax", "entmax15"):
+                continue  # float16 and bfloat16 are float32 after loading
+            longest = LONGEST_TILE >> ((normalizer == "entmax") + (dtype == torch.float64))
+            for columns in (64, longest, 256000):
                 found += [
                     Configuration(name, normalizer, TYPES[dtype], str(columns), "mask", launch)
                     for name, launch in row_launches(normalizer, dtype, columns).items()
                 ]
     return found
-
-
-#: float16 and bfloat16 are float32 after loading; float64 takes twice the registers.
-ROWS_OF_OTHER_TYPES = {(16384, "evsoftmax"), (16384, "entmax"), (256000, "entmax")}
 
 
 # --- the table of the documentation ---------------------------------------------------------------

@@ -167,7 +167,7 @@ def test_entries_at_the_mean_are_kept(columns):
 
 
 def test_a_mean_between_two_floats_is_not_rounded_down():
-    """Most entries are the float below the mean, to which it would round; the rest is next to it."""
+    """It would round to most of the entries, which lie below it; the others are the next float."""
     low = torch.randn(50, 1, generator=generator()) * 10
     high = low.nextafter(torch.tensor(math.inf))
     for columns in (5, 40, 700):

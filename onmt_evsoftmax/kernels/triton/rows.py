@@ -24,8 +24,8 @@ NORMALIZERS = {
 }
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
-#: The longest row that is one tile, and the tile of longer ones. entmax with any alpha, and float64,
-#: take twice the registers.
+#: The longest row that is one tile, and the tile of longer ones; half of that for entmax with any
+#: alpha, and for float64, which take twice the registers.
 LONGEST_TILE, TILE_OF_LONG_ROWS = 16384, 4096
 
 #: When Newton's step is below rounding, relative to c.
