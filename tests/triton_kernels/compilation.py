@@ -189,14 +189,14 @@ def attention_configurations(capability: int) -> list[Configuration]:
 
 def row_configurations() -> list[Configuration]:
     """Tiles of many rows and of one, and rows beyond, of every normalizer."""
-    from onmt_evsoftmax.kernels.triton.rows import LONGEST_TILE
+    from onmt_evsoftmax.kernels.triton.rows import longest_tile
 
     found = []
     for dtype in (torch.bfloat16, torch.float32, torch.float64):
         for normalizer in ("evsoftmax", "sparsemax", "entmax15", "entmax"):
             if dtype != torch.float32 and normalizer in ("sparsemax", "entmax15"):
                 continue  # float16 and bfloat16 are float32 after loading
-            longest = LONGEST_TILE >> ((normalizer == "entmax") + (dtype == torch.float64))
+            longest = longest_tile(normalizer, dtype == torch.float64)
             for columns in (64, longest, 256000):
                 found += [
                     Configuration(name, normalizer, TYPES[dtype], str(columns), "mask", launch)

@@ -24,8 +24,7 @@ NORMALIZERS = {
 }
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
-#: The longest row that is one tile, and the tile of longer ones; half of that for entmax with any
-#: alpha, and for float64, which take twice the registers.
+#: The longest row that is one tile, and the tile of longer ones, where there are registers for it.
 LONGEST_TILE, TILE_OF_LONG_ROWS = 16384, 4096
 
 #: When Newton's step is below rounding, relative to c.
@@ -41,11 +40,16 @@ class Tile(NamedTuple):
     warps: int
 
 
+def longest_tile(normalizer: str, float64: bool) -> int:
+    """The longest row that is one tile: powers of any alpha, and float64, take more registers."""
+    return LONGEST_TILE // (4 if normalizer == "entmax" else 1) // (2 if float64 else 1)
+
+
 def tile_for(columns: int, normalizer: str, float64: bool = False) -> Tile:
     """The tile for rows of this length: the only table there is, nothing is tuned at run time."""
-    large = (normalizer == "entmax") + float64
-    if columns > LONGEST_TILE >> large:
-        return Tile(True, 1, TILE_OF_LONG_ROWS >> large, 8)
+    longest = longest_tile(normalizer, float64)
+    if columns > longest:
+        return Tile(True, 1, min(TILE_OF_LONG_ROWS, longest // 2), 8)
     width = max(16, triton.next_power_of_2(columns))
     warps = 4 if width <= 2048 else 8 if width <= 4096 else 16
     return Tile(False, max(1, 2048 // width), width, warps)
