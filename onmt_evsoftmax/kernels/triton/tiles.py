@@ -51,6 +51,11 @@ HEAVY: Table = {
 HEAVY_9: Table = {
     **HEAVY,
     "thresholds": LIGHT_9["thresholds"],
+    "projection_thresholds": {
+        64: Tile(64, 64, 8, 2),
+        128: Tile(64, 32, 8, 2),
+        256: Tile(16, 32, 8, 1),
+    },
     "grad_query": {64: Tile(64, 32, 8, 2), 128: Tile(64, 32, 8, 2), 256: Tile(16, 32, 8, 1)},
     "grad_key_value": {64: Tile(32, 64, 8, 1), 128: Tile(32, 32, 4, 1), 256: Tile(16, 32, 8, 1)},
 }
