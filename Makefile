@@ -1,4 +1,4 @@
-# `make help` lists the targets. A fresh clone needs only Python 3.10-3.12 and make.
+# `make help` lists the targets. A fresh clone needs only Python 3.11-3.13 and make.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -31,6 +31,8 @@ check: $(STAMP)  ## lint, formatting and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	@command -v shellcheck >/dev/null || { echo "make check needs ShellCheck: apt-get install shellcheck" >&2; exit 2; }
+	shellcheck .ci/run recipes/*/*.sh
 
 .PHONY: format
 format: $(STAMP)  ## rewrite the sources in the house format
@@ -85,11 +87,13 @@ demo: $(STAMP)  ## train softmax and ev-softmax on the embedded corpus, score, c
 	PATH="$(abspath $(BIN)):$$PATH" recipes/demo/run.sh -o runs/demo
 
 CORPUS ?= demo
+CORES ?= 2
+OUTPUT ?= runs/study-$(or $(EXPERIMENT),$(CORPUS))
 .PHONY: study
 study: $(STAMP)  ## normalizers x seeds on CORPUS (default: demo), or of EXPERIMENT=cvae|ssvae|vqvae: the paper's table
-	@test -x $(BIN)/snakemake || { echo "make study needs Snakemake, and that Python 3.11 or newer; make this environment with one" >&2; exit 2; }
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/snakemake -s recipes/study/Snakefile --cores 2 --rerun-incomplete \
-	  $(if $(EXPERIMENT),vae --config experiment=$(EXPERIMENT),--config corpus=$(CORPUS)) $(if $(DATA_DIR),data_dir='$(DATA_DIR)')
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/snakemake -s recipes/study/Snakefile --cores $(CORES) --directory $(OUTPUT) \
+	  $(if $(EXPERIMENT),vae --config experiment=$(EXPERIMENT),--config corpus=$(CORPUS)) output='$(abspath $(OUTPUT))' \
+	  $(if $(SEEDS),seeds='$(SEEDS)') $(if $(DATA_DIR),data_dir='$(abspath $(DATA_DIR))')
 
 .PHONY: properties
 properties: $(STAMP)  ## check every cell of the paper's Table 1 by numerical search

@@ -55,8 +55,8 @@ def findings() -> Iterator[Finding]:
 
 def _python() -> Finding:
     version = ".".join(str(part) for part in sys.version_info[:3])
-    fine = (3, 10) <= sys.version_info < (3, 13)
-    return Finding("Python", version, "" if fine else "use Python 3.10, 3.11 or 3.12")
+    fine = (3, 11) <= sys.version_info < (3, 14)
+    return Finding("Python", version, "" if fine else "use Python 3.11, 3.12 or 3.13")
 
 
 def _torch() -> Finding:

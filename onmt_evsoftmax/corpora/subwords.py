@@ -88,7 +88,8 @@ def encoder(model: Path) -> Callable[[str], str]:
         raise UserError(f"cannot read {model}: {error.strerror}") from error
     try:
         if kind_of(model) == "bpe":
-            return BPE(io.StringIO(data.decode("utf-8"))).process_line
+            encode: Callable[[str], str] = BPE(io.StringIO(data.decode("utf-8"))).process_line
+            return encode
         import sentencepiece
 
         processor = sentencepiece.SentencePieceProcessor(model_proto=data)

@@ -21,10 +21,11 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import math
 import pkgutil
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,21 @@ class Parameter:
     training_only: bool = False  #: evaluation always uses the default
 
 
+def number_parser(name: str, valid: str, accept: Callable[[float], bool]) -> Callable[[str], float]:
+    """A ``parse`` of finite numbers that ``accept`` takes; ``valid`` says the same in words."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and accept(value)):
+            raise ValueError(f"{name} must be {valid}, not {text!r}")
+        return value
+
+    return parse
+
+
 @dataclass(frozen=True)
 class Normalizer:
     """Everything the package knows about one normalizer."""
@@ -79,6 +95,10 @@ class Normalizer:
     uses: frozenset[str] = frozenset()
     #: The distribution whose entry point brought it; None for ours.
     package: str | None = None
+    #: Properties that hold in a limit only: property → (parameters near it, the limit in words).
+    limits: Mapping[str, tuple[Mapping[str, float], str]] = field(default_factory=dict)
+    #: The Lipschitz constant stated for rows of K entries.
+    lipschitz: Callable[[int], float] = lambda size: 1.0
     order: int = 1000  #: where it stands among others, in lists and tables
     #: The row kernel and the attention kernel (of :mod:`onmt_evsoftmax.kernels`) that compute it.
     row_kernel: str | None = None
@@ -145,14 +165,18 @@ def _parameters_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
 _REGISTERED: dict[str, Normalizer] = {}
 
 
-@functools.cache
+#: The ``RECORDS`` of every file in this folder: a new one is found by being there.
+_OURS: dict[str, Normalizer] = {}
+
+
 def _ours() -> dict[str, Normalizer]:
-    """The ``RECORDS`` of every file in this folder: a new one is found by being there."""
-    found: list[Normalizer] = []
-    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
-        family = importlib.import_module(f"{__package__}.{module.name}")
-        found += getattr(family, "RECORDS", ())
-    return {record.name: record for record in sorted(found, key=lambda record: record.order)}
+    if not _OURS:
+        found: list[Normalizer] = []
+        for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+            family = importlib.import_module(f"{__package__}.{module.name}")
+            found += getattr(family, "RECORDS", ())
+        _OURS.update((record.name, record) for record in sorted(found, key=lambda r: r.order))
+    return _OURS
 
 
 def register_normalizer(
@@ -297,19 +321,19 @@ def _check_options(owner: str, function: Callable[..., Any], options: dict[str, 
 
 def title_of(name: str) -> str:
     """What a reader sees for a normalizer's name; any other text stays as it is."""
-    return _look(name).get("title") or name
+    return look(name).get("title") or name
 
 
 def colour_of(name: str) -> str:
     """The colour of a normalizer in every figure; any other name has one of the palette's."""
-    return _look(name).get("colour") or _palette_colour(name)
+    return look(name).get("colour") or _palette_colour(name)
 
 
 def _palette_colour(name: str) -> str:
     return PALETTE[zlib.crc32(name.encode()) % len(PALETTE)]
 
 
-def _look(name: str) -> dict[str, Any]:
+def look(name: str) -> dict[str, Any]:
     """The plain fields of a record, or nothing for a name that is none."""
     if name in _REGISTERED:
         return vars(_REGISTERED[name])

@@ -14,8 +14,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
-from onmt_evsoftmax import kernels
-from onmt_evsoftmax.attention.sparse_attention import evsoftmax_attention
+from onmt_evsoftmax.attention import evsoftmax_attention, fusion_blocker
 from onmt_evsoftmax.normalizers.module import NormalizerModule
 from onmt_evsoftmax.opennmt.modules import AttentionNormalizer
 
@@ -25,20 +24,16 @@ NOBODY, EVALUATION, ALWAYS = "nobody", "evaluation", "always"
 
 def why_not(normalizer: nn.Module, attention: Any, reader: str, *, forced: bool) -> str | None:
     """What stands against fusing ``attention``, in words, or None."""
-    if not _has_kernel(normalizer):
-        return "only evsoftmax has a fused attention"
-    if normalizer.options().get("eps", 0.0) > 0:
-        return "with attention_eps every key keeps some weight, and nothing is left out"
-    if attention.dim_per_head > kernels.MAX_HEAD:
-        return f"heads of {attention.dim_per_head} dimensions are more than {kernels.MAX_HEAD}"
+    elsewhere = forced and torch.cuda.is_available()
+    blocker = fusion_blocker(normalizer, attention.dim_per_head, kernels_needed=not elsewhere)
+    if blocker is not None:
+        return blocker
     if reader == ALWAYS:
         return "copy attention, coverage and guided alignment read the matrix of attention"
     if attention.max_relative_positions or getattr(attention, "relative_positions_buckets", 0):
         return "position terms in the scores need the matrix"
     if getattr(attention, "num_kv", 0) or getattr(attention, "parallel_gpu", 1) > 1:
         return "shared keys (num_kv) and tensor parallelism are not fused"
-    if not kernels.available() and not (forced and torch.cuda.is_available()):
-        return "the kernels are not compiled or ONMT_EVSOFTMAX_BACKEND is torch"
     return None
 
 
@@ -102,7 +97,7 @@ class FusedAttention:
             )
         )
         dropout = self.dropout.p if self.training else 0.0
-        context = evsoftmax_attention(queries, keys, values, included, is_causal, dropout_p=dropout)
+        context = evsoftmax_attention(queries, keys, values, included, dropout, is_causal=is_causal)
         output = run(self.final_linear, context.transpose(1, 2).flatten(2))
         return output, context.new_empty(*context.shape[:3], 0)
 

@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from onmt_evsoftmax.normalizers import registry
-from onmt_evsoftmax.normalizers.functional import evsoftmax, posthoc_evidential
-from onmt_evsoftmax.normalizers.losses import evsoftmax_kl
+from onmt_evsoftmax.normalizers.functional import evsoftmax, evsoftmax_kl, posthoc_evidential
 from onmt_evsoftmax.normalizers.registry import Normalizer, get_normalizer, register_normalizer
 from onmt_evsoftmax.vae import distances, latent
 from onmt_evsoftmax.vae.autoencoder import VQVAE, usage
