@@ -99,8 +99,11 @@ def _alignment(entry: Mapping[str, Any]) -> float:
     The layer is chosen on the text that is scored, which flatters every system alike.
     """
     layers = entry["alignment"]["argmax"]["aer"]
+    if not layers:
+        raise ValueError("no layer was aligned")
     # A model that has collapsed aligns nothing.
-    return 100 * min((float(heads[-1]) for heads in layers if heads[-1] is not None), default=1.0)
+    found = (float(heads[-1]) for heads in layers if heads[-1] is not None)
+    return 100 * min(found, default=1.0)
 
 
 #: What looking into JSON of another kind raises.

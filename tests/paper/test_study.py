@@ -123,7 +123,7 @@ def test_scores_of_another_shape_are_told(tmp_path, content):
         study.read(tmp_path / "s.json", [])
 
 
-@pytest.mark.parametrize("aer", [[[]], [3], "x"])
+@pytest.mark.parametrize("aer", [[], [[]], [3], "x"])
 def test_counts_without_an_alignment_that_can_be_read_have_none(tmp_path, aer):
     scores = {"systems": {"a": ["x"]}, "metrics": [{"name": "B", "systems": {"a": {"mean": 1.0}}}]}
     (tmp_path / "s.json").write_text(json.dumps(scores))
