@@ -55,7 +55,7 @@ PATIENCE = 120
 #: elsewhere.
 TOO_LONG = {
     ("vae", "cvae"), ("vae", "ssvae"), ("vae", "vqvae"),
-    ("corpora", "prepare"), ("corpora", "run"), ("corpora", "recipe"),
+    ("corpora", "run"),
     ("doctor",),
 }  # fmt: skip
 #: These write several files, each whole, and keep those that are done when a later one fails.
@@ -89,7 +89,8 @@ FITTING = {
     "config": ["a.yaml"],
     "data_dir": ["folder", "."],
     "detokenise": ["de"],
-    "sources": ["sources.tsv"],
+    "sources": ["recipe.yaml"],
+    "files": ["a.txt", "b.txt"],
     "source": ["a.txt", "a.tgz::a.txt", "a.gz"],
     "target": ["b.txt", "a.zip::a.txt"],
     "sentence": ["1", "2", "1-3"],
@@ -123,7 +124,7 @@ def fill(folder: Path) -> None:
         "gold.align": b"0-0 1?1\n0-0\n\n",
         "codes": b"#version: 0.2\ne i\nei n</w>\n",
         "a.yaml": b"heads: 8\ndropout: [0.1]\n",
-        "sources.tsv": b"a.txt\thttp://127.0.0.1:9/a.txt\t-\n",
+        "recipe.yaml": b"archives: {a.txt: ['http://127.0.0.1:9/a.txt']}\n",
         "counts.json": json.dumps(_counts()).encode(),
         "scores.json": json.dumps(_scores()).encode(),
         "a.gz": gzip.compress(TEXT.encode()),
