@@ -11,6 +11,8 @@ import subprocess
 import time
 from pathlib import Path
 
+#: Where srun looks inside a job, from which Snakemake takes the variables of SLURM.
+CONFIG = Path("/etc/slurm/slurm.conf")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel")
 
 _CONFIG = """ClusterName=test
@@ -46,6 +48,8 @@ def missing() -> list[str]:
     """What would have to be installed: Debian's packages slurm-wlm and munge, and root."""
     path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
     found = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
+    if CONFIG.exists():
+        found.append(f"a machine without a SLURM of its own ({CONFIG})")
     return found + ([] if os.geteuid() == 0 else ["the rights of root"])
 
 
@@ -74,6 +78,8 @@ class Slurm:
         files = {"socket": "socket", "key-file": "key", "pid-file": "pid", "log-file": "log",
                  "seed-file": "seed"}  # fmt: skip
         self.run("munged", "--force", *(f"--{key}={munge / name}" for key, name in files.items()))
+        CONFIG.parent.mkdir(exist_ok=True)
+        CONFIG.symlink_to(self.folder / "slurm.conf")
         self.run("slurmctld")
         self.start_node()
         deadline = time.monotonic() + 60
@@ -86,6 +92,7 @@ class Slurm:
         self.run("scancel", "--user", "root")
         for name in ("slurmd.pid", "slurmctld.pid", "munge/pid"):
             self.signal(name, signal.SIGTERM)
+        CONFIG.unlink()
 
     def run(self, *words: str) -> str:
         done = subprocess.run(
