@@ -71,6 +71,10 @@ EXTRAS = {
         "snakemake-executor-plugin-slurm>=2",  # the same workflow as jobs of SLURM
         "pyyaml>=6",  # recipe.yaml
     ],
+    "triton": [
+        # the kernels for GPUs; torch's CUDA builds bring it along
+        "triton>=3.5.1; platform_system == 'Linux'",
+    ],
     "dev": [
         "filelock>=3",  # tests on both cores share trained models
         "hypothesis>=6.100",  # property tests of the mathematics

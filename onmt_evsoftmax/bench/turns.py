@@ -94,7 +94,7 @@ class Program:
 
 
 def run_in_turns(commands: Mapping[str, Sequence[str]], folder: Path) -> dict[str, Program]:
-    """Run all commands to their end; who goes first alternates."""
+    """Run all commands to their end; they alternate in going first."""
     programs: dict[str, Program] = {}
     try:
         for name, command in commands.items():

@@ -129,7 +129,7 @@ def _check_settings(changes: dict[str, Any]) -> None:
     from onmt.opts import train_opts
     from onmt.utils.parse import ArgumentParser
 
-    class Parser(ArgumentParser):  # type: ignore[misc]
+    class Parser(ArgumentParser):
         def error(self, message: str) -> None:
             raise UserError(message)
 

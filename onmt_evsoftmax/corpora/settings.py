@@ -26,7 +26,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         node = yaml.compose(text)
         found = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(found, dict) or node is None:
         raise UserError(f"{path} must be a list of keys and values")

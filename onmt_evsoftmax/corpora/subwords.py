@@ -64,7 +64,7 @@ def _learn_sentencepiece(lines: Iterable[str], pieces: int) -> bytes:
             shuffle_input_sentence=False,  # so that two runs learn the same pieces
             minloglevel=2,
         )
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         raise UserError(f"SentencePiece cannot learn {pieces} pieces: {error}") from error
     return model.getvalue()
 

@@ -250,6 +250,11 @@ def broken_entry_points() -> dict[str, str]:
 # --- asking ---------------------------------------------------------------------------------------
 
 
+def own_records() -> list[Normalizer]:
+    """Our records and those registered in this process; entry points are not read."""
+    return [*_ours().values(), *_REGISTERED.values()]
+
+
 def records() -> list[Normalizer]:
     """Every record: ours in order, then what was registered, then those of other packages."""
     found = {**_ours(), **_REGISTERED}

@@ -99,9 +99,15 @@ def _alignment(entry: Mapping[str, Any]) -> float:
     The layer is chosen on the text that is scored, which flatters every system alike.
     """
     layers = entry["alignment"]["argmax"]["aer"]
+    if not layers:
+        raise ValueError("no layer was aligned")
     # A model that has collapsed aligns nothing.
-    return 100 * min((heads[-1] for heads in layers if heads[-1] is not None), default=1.0)
+    found = (float(heads[-1]) for heads in layers if heads[-1] is not None)
+    return 100 * min(found, default=1.0)
 
+
+#: What looking into JSON of another kind raises.
+_NOT_THAT = (KeyError, IndexError, TypeError, AttributeError, ValueError)
 
 _MEASURES: dict[str, Callable[[Mapping[str, Any]], float]] = {
     "attended, all context heads": _context,
@@ -124,10 +130,13 @@ def read(scores: Path, attended: Sequence[tuple[str, Path]]) -> Study:
                 )
                 for name, found in metric["systems"].items()
             }
-        systems = list(told["systems"])
+        seeds = {name: len(found) for name, found in told["systems"].items()}
+        systems = list(seeds)
         silent = {name: _silent(told["metrics"], name) for name in systems}
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{scores} is not the JSON of onmt_score: no {error}") from error
+    except _NOT_THAT as error:
+        raise UserError(f"{scores} is not the JSON of onmt_score ({error!r})") from error
+    if not rows:
+        raise UserError(f"{scores} has no metric; run onmt_score again with at least one")
     quality = next(iter(rows))
     blind = dict.fromkeys(systems, 0)
     for label, measure in _MEASURES.items():
@@ -136,7 +145,7 @@ def read(scores: Path, attended: Sequence[tuple[str, Path]]) -> Study:
             entries = _json(path)
             try:
                 runs.setdefault(name, []).extend(measure(entry) for entry in entries)
-            except (KeyError, TypeError):
+            except _NOT_THAT:
                 if measure is not _alignment:  # only corpora with gold alignments have it
                     raise UserError(f"{path} is not the JSON of onmt_count_attended") from None
         if measure is _context:
@@ -149,7 +158,7 @@ def read(scores: Path, attended: Sequence[tuple[str, Path]]) -> Study:
     notes = []
     if told.get("baseline"):
         notes.append(f"* p < 0.05, ** p < 0.01 against {title_of(told['baseline'])}")
-    if any(len(found) > 1 for found in told["systems"].values()):
+    if any(count > 1 for count in seeds.values()):
         notes.append("± standard error over training seeds")
     collapsed = {name: max(silent[name], blind[name]) for name in systems}
     for name in systems:
@@ -158,7 +167,6 @@ def read(scores: Path, attended: Sequence[tuple[str, Path]]) -> Study:
                 f"{title_of(name)}: {collapsed[name]} collapsed: no translation, or nothing "
                 "attended to; counted as zeros"
             )
-    seeds = {name: len(found) for name, found in told["systems"].items()}
     return Study(systems, rows, notes, "attended, all context heads", quality, seeds, collapsed)
 
 
@@ -173,7 +181,7 @@ def _json(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON: {error}") from error
 
 

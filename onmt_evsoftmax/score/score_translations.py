@@ -221,7 +221,7 @@ def _text(path: str, options: argparse.Namespace) -> list[str]:
     if not options.tokenized and _looks_tokenised(lines):
         warn(
             f"{path} looks tokenised: 100 or more lines end in ' .'; detokenise it, or the scores "
-            "compare with nobody's (--tokenized if you mean it)"
+            "cannot be compared with published ones (--tokenized if you mean it)"
         )
     return lines
 

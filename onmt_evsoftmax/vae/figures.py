@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onmt_evsoftmax.report import palette
+from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.report.statistics import Mean
 from onmt_evsoftmax.vae.estimators import ESTIMATORS, in_order, title
 
@@ -35,7 +36,14 @@ def draw(
     for name, drawing in drawings.items():
         paths.append(folder / f"{name}.{kind}")
         with style.readable(methods, 9):
-            style.save(drawing(results), paths[-1], dpi=150)
+            try:
+                figure = drawing(results)
+            except (LookupError, TypeError, ValueError) as error:
+                raise UserError(
+                    f"the results have not what {name} shows ({error!r}); give the folders of jobs "
+                    "as they were written"
+                ) from error
+            style.save(figure, paths[-1], dpi=150)
     return paths
 
 

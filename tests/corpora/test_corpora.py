@@ -231,11 +231,17 @@ def test_a_wrong_model_is_refused_in_one_sentence(tmp_path):
         subwords.encoder(path)
 
 
-def test_too_many_pieces_are_told(tmp_path):
+@pytest.mark.parametrize("size", [90000, 10**30])
+def test_too_many_pieces_are_told(tmp_path, size):
     text = write(tmp_path / "text", *TEXT)
-    with pytest.raises(UserError, match="SentencePiece cannot learn 90000 pieces"):
-        subwords.learn("sentencepiece", [text], 90000, tmp_path / "s.model")
+    with pytest.raises(UserError, match=f"SentencePiece cannot learn {size} pieces"):
+        subwords.learn("sentencepiece", [text], size, tmp_path / "s.model")
     assert list(tmp_path.iterdir()) == [text]
+
+
+def test_settings_nested_beyond_reason_are_told(tmp_path):
+    with pytest.raises(UserError, match="deep is not valid YAML"):
+        settings.read(write(tmp_path / "deep", "[" * 20_000))
 
 
 def test_pieces_of_a_large_corpus_are_learnt_from_all_its_files(tmp_path, monkeypatch):

@@ -106,6 +106,33 @@ def test_wrong_files_are_named(files, tmp_path):
         study.main(["--scores", str(scores), "--attended", *attended, "-o", "t.doc"])
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[" * 100_000,
+        '{"metrics": [], "systems": {}}',
+        '{"metrics": {"a": 1}, "systems": {}}',
+        '{"metrics": [{"name": "B", "systems": ["a"]}], "systems": {}}',
+        '{"metrics": [{"name": "B", "systems": {"a": 3}}], "systems": {}}',
+        '{"metrics": [{"name": "B", "systems": {"a": {"mean": 3}}}], "systems": ["a"]}',
+    ],
+)
+def test_scores_of_another_shape_are_told(tmp_path, content):
+    (tmp_path / "s.json").write_text(content)
+    with pytest.raises(UserError, match=r"s\.json (is not|has no metric)"):
+        study.read(tmp_path / "s.json", [])
+
+
+@pytest.mark.parametrize("aer", [[], [[]], [3], "x"])
+def test_counts_without_an_alignment_that_can_be_read_have_none(tmp_path, aer):
+    scores = {"systems": {"a": ["x"]}, "metrics": [{"name": "B", "systems": {"a": {"mean": 1.0}}}]}
+    (tmp_path / "s.json").write_text(json.dumps(scores))
+    entry = {**counts(7.0, 3.0)[0], "alignment": {"argmax": {"aer": aer}}}
+    (tmp_path / "a.json").write_text(json.dumps([entry]))
+    told = study.read(tmp_path / "s.json", [("a", tmp_path / "a.json")])
+    assert "alignment error %, layer chosen on test" not in told.rows
+
+
 def test_columns_are_called_as_in_the_paper(tmp_path):
     scores = tmp_path / "s.json"
     systems = {name: {"mean": 30.0} for name in ("posthoc", "evsoftmax")}

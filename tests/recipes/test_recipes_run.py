@@ -339,8 +339,8 @@ def test_dry_run_shows_the_commands_and_makes_nothing(recipe, tmp_path):
     [
         (["--colour", "red"], "unrecognized arguments: --colour red"),
         (["--pretrained", "/none.pt"], "--pretrained /none.pt does not exist"),
-        (["--parallel", "0"], "argument --parallel: must be a whole number from 1 on, not 0"),
-        (["--gpus", "-1"], "argument --gpus: must be a whole number from 0 on, not -1"),
+        (["--parallel", "0"], "argument --parallel: must be a whole number from 1 up, not 0"),
+        (["--gpus", "-1"], "argument --gpus: must be a whole number from 0 up, not -1"),
         (["--set", "dropout"], "--set takes KEY=VALUE, not dropout"),
         (["--set", "dropuot=0.1"], "--set: the option -dropuot is unknown"),
         (["--set", "layers=many"], "--set: argument --layers/-layers: invalid int value: 'many'"),

@@ -428,3 +428,13 @@ def test_help_has_an_example(name, capsys):
     text = capsys.readouterr().out
     assert "example" in text
     assert f"\n  onmt_evsoftmax vae {name}" in text  # on a line of its own
+
+
+def test_results_without_what_a_figure_shows_are_told(tmp_path):
+    metrics = {"softmax": {"metrics": {"w1": 1.5}}}
+    (tmp_path / "results.json").write_text(
+        json.dumps({"experiment": "cvae", "seed": 1, "methods": metrics})
+    )
+    with pytest.raises(UserError, match="the results have not what figure2 shows"):
+        command.main(["figures", str(tmp_path)])
+    assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
