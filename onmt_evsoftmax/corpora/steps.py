@@ -84,7 +84,8 @@ def _documents(args: argparse.Namespace) -> Iterator[Pair]:
 
 def extract_text(args: argparse.Namespace) -> None:
     """Sentences out of archives: two files, or lines of standard output with a tab between."""
-    if args.output and finished(args.output, (_place(place)[0] for place in args.source)):
+    inputs = [_place(place)[0] for place in (*args.source, *args.target)]
+    if args.output and finished(args.output, inputs):
         return
     pairs: Iterable[Sequence[str]]
     if args.format == "columns":
@@ -96,6 +97,8 @@ def extract_text(args: argparse.Namespace) -> None:
         pairs = (pair[::-1] for pair in pairs) if args.swap else pairs
     elif args.target:
         pairs = _documents(args)
+    elif args.output:
+        raise UserError("-o writes a source and a target, but there is no --target; give as many")
     else:  # one language, for a pipe
         places = (extract.sentences(*_place(place), args.format) for place in args.source)
         pairs = ((line,) for lines in places for line in lines)

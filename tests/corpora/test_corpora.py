@@ -351,3 +351,10 @@ def test_an_output_that_is_an_input_is_refused(tmp_path, monkeypatch, words):
 @pytest.mark.parametrize("lang", ["ru", "ja", "zh", "el", "xx"])
 def test_any_language_can_be_tokenised(lang):
     assert tokenise.tokenise_line(lang, "Ωραία, мир!").split()[-1] == "!"
+
+
+def test_a_target_without_text_is_asked_for(tmp_path):
+    source = write(tmp_path / "a.en", "x")
+    with pytest.raises(UserError, match="there is no --target"):
+        main(["extract", "--source", str(source), "-o", str(tmp_path / "x"), str(tmp_path / "y")])
+    assert list(tmp_path.iterdir()) == [source]

@@ -13,6 +13,7 @@ from corpus_files import gz, tar, zipped
 
 from onmt_evsoftmax.corpora.fetch import Source, fetch, listed
 from onmt_evsoftmax.report.console import UserError
+from onmt_evsoftmax.report.download import download
 
 CONTENT = bytes(range(256)) * 4000  # a million bytes
 
@@ -96,6 +97,12 @@ def test_a_download_with_the_wrong_checksum_is_removed(server, tmp_path):
 def test_a_dead_address_is_told(tmp_path):
     with pytest.raises(UserError, match=r"cannot download http://127\.0\.0\.1:9/x: .*--data-dir"):
         fetch([Source("x", "http://127.0.0.1:9/x", ())], tmp_path)
+
+
+@pytest.mark.parametrize("address", ["url", "", "http://[x/"])
+def test_what_is_no_address_is_told(tmp_path, address):
+    with pytest.raises(UserError, match="is not an address to download from"):
+        download(address, tmp_path / "x", (), otherwise="do without")
 
 
 def test_a_local_copy_is_checked_in_its_place(tmp_path):
