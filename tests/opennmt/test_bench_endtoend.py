@@ -15,9 +15,9 @@ def test_the_stock_commands_are_measured(case, monkeypatch):
     for large, little in small.items():
         assert large in text
         text = text.replace(large, little)
-    for name, value in {"TRAIN": text, "SENTENCES": 20, "WORDS": 50, "LENGTH": 8}.items():
+    for name, value in {"TRAIN": text, "SENTENCES": 50, "WORDS": 50, "LENGTH": 24}.items():
         monkeypatch.setattr(endtoend, name, value)
-    (result,) = endtoend.measure(case, 0.0, 0)
+    (result,) = endtoend.measure(case, 2.0, 0)
     assert (result.name, result.peer, result.case) == ("evsoftmax", "stock softmax", f"onmt_{case}")
     assert result.peer_both > 0
     assert 0.02 < result.both < 50  # of so little work a ratio says nothing
