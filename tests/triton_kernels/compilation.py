@@ -169,9 +169,13 @@ HEADS = {torch.bfloat16: (64, 128, 256), torch.float32: (64, 128)}
 
 def attention_configurations(capability: int) -> list[Configuration]:
     """Every tile of the table, with the most that it may have to do."""
+    from onmt_evsoftmax.kernels.triton.tiles import largest_head
+
     found = []
     for dtype, heads in HEADS.items():
         for head in heads:
+            if head > largest_head(float32=dtype == torch.float32, capability=capability // 10):
+                continue
             for normalizer in ("evsoftmax", "sparsemax", "entmax15"):
                 kinds = {HEAVY: {"kind": "queries"}}
                 if normalizer == "evsoftmax" and dtype != torch.float32:

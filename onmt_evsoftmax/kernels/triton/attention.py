@@ -23,7 +23,7 @@ from onmt_evsoftmax.kernels.triton.attention_tile import (
     UNMASKED,
 )
 from onmt_evsoftmax.kernels.triton.rows import _device, _stored
-from onmt_evsoftmax.kernels.triton.tiles import MAX_HEAD_FLOAT32, Tile, tile_for
+from onmt_evsoftmax.kernels.triton.tiles import Tile, largest_head, tile_for
 
 #: The normalizers that have an attention kernel, and the number it knows each by.
 NORMALIZERS = {
@@ -193,8 +193,9 @@ class _Call:
         assert query is not None
         float32 = query.dtype == torch.float32
         capability = _capability(query)
-        if capability and float32 and self.head > MAX_HEAD_FLOAT32:
-            raise ValueError(f"float32 attention takes heads of up to {MAX_HEAD_FLOAT32} numbers")
+        largest = largest_head(float32=float32, capability=capability)
+        if self.head > largest:
+            raise ValueError(f"attention of {query.dtype} takes heads of up to {largest} numbers")
         return tile_for(kernel, self.head, float32=float32, heavy=self.heavy, capability=capability)
 
     def strides(self, name: str, tensor: Tensor | None) -> dict[str, int]:

@@ -52,7 +52,7 @@ def tile_for(columns: int, normalizer: str, float64: bool = False) -> Tile:
         return Tile(True, 1, min(TILE_OF_LONG_ROWS, longest // 2), 8)
     width = max(16, triton.next_power_of_2(columns))
     warps = 4 if width <= 2048 else 8 if width <= 4096 else 16
-    return Tile(False, max(1, 2048 // width), width, warps)
+    return Tile(False, max(1, (1024 if float64 else 2048) // width), width, warps)
 
 
 def rows_forward(

@@ -12,7 +12,7 @@ from onmt_evsoftmax.kernels.triton.operators import (
     ROW_DTYPES,
     ROW_NORMALIZERS,
 )
-from onmt_evsoftmax.kernels.triton.tiles import MAX_HEAD, MAX_HEAD_FLOAT32
+from onmt_evsoftmax.kernels.triton.tiles import largest_head
 
 
 def _device_blocker(tensor: Tensor) -> str | None:
@@ -40,15 +40,16 @@ def attention_blocker(
         return f"{normalizer} attention has no Triton kernel"
     if query.dtype not in ATTENTION_DTYPES:
         return f"the Triton kernels compute in float32, and query is {query.dtype}"
-    largest = MAX_HEAD_FLOAT32 if query.dtype == torch.float32 else MAX_HEAD
-    if max(query.size(-1), value.size(-1)) > largest:
-        return f"a head has more than {largest} dimensions, too many for {query.dtype}"
     if bias is not None and bias.requires_grad:
         return "the Triton kernels have no gradient for a bias"
     blocker = _device_blocker(query)
-    if blocker is None and query.is_cuda:
-        capability = torch.cuda.get_device_capability(query.device)
-        if capability < SMALLEST_CAPABILITY:
-            needed, has = (".".join(map(str, pair)) for pair in (SMALLEST_CAPABILITY, capability))
-            return f"Triton attention needs compute capability {needed}, and this GPU has {has}"
-    return blocker
+    if blocker is not None:
+        return blocker
+    capability = torch.cuda.get_device_capability(query.device) if query.is_cuda else (0, 0)
+    if query.is_cuda and capability < SMALLEST_CAPABILITY:
+        needed, has = (".".join(map(str, pair)) for pair in (SMALLEST_CAPABILITY, capability))
+        return f"Triton attention needs compute capability {needed}, and this GPU has {has}"
+    largest = largest_head(float32=query.dtype == torch.float32, capability=capability[0])
+    if max(query.size(-1), value.size(-1)) > largest:
+        return f"a head has more than {largest} dimensions, too many for {query.dtype}"
+    return None

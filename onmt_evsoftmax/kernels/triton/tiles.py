@@ -67,6 +67,14 @@ FLOAT32: Table = {
     "grad_query": {64: Tile(16, 32, 4, 1), 128: Tile(16, 16, 8, 1)},
     "grad_key_value": {64: Tile(32, 32, 8, 1), 128: Tile(16, 16, 8, 1)},
 }
+#: The same on Blackwell, where heads above 64 spill.
+FLOAT32_10: Table = {
+    "thresholds": {64: Tile(16, 16, 4, 1)},
+    "projection_thresholds": {64: Tile(16, 32, 4, 1)},
+    "forward": {64: Tile(16, 32, 4, 1)},
+    "grad_query": {64: Tile(16, 32, 4, 1)},
+    "grad_key_value": {64: Tile(16, 32, 8, 1)},
+}
 #: The interpreter takes as long for a large tile as for a small one.
 INTERPRETER = {
     "thresholds": Tile(64, 64, 4, 1),
@@ -76,7 +84,14 @@ INTERPRETER = {
     "grad_key_value": Tile(32, 64, 4, 1),
 }
 
-MAX_HEAD, MAX_HEAD_FLOAT32 = 256, 128
+MAX_HEAD = 256
+
+
+def largest_head(*, float32: bool, capability: int) -> int:
+    """The largest head there is a tile for."""
+    if not float32 or capability == 0:
+        return MAX_HEAD
+    return max((FLOAT32_10 if capability >= 10 else FLOAT32)["forward"])
 
 
 def tile_for(kernel: str, head: int, *, float32: bool, heavy: bool, capability: int) -> Tile:
@@ -87,6 +102,10 @@ def tile_for(kernel: str, head: int, *, float32: bool, heavy: bool, capability: 
     """
     if capability == 0:
         return INTERPRETER[kernel]
-    light, heavier = (LIGHT_9, HEAVY_9) if capability >= 9 else (LIGHT, HEAVY)
-    table = FLOAT32 if float32 else heavier if heavy else light
+    if float32:
+        table = FLOAT32_10 if capability >= 10 else FLOAT32
+    elif capability >= 9:
+        table = HEAVY_9 if heavy else LIGHT_9
+    else:
+        table = HEAVY if heavy else LIGHT
     return next(tile for largest, tile in table[kernel].items() if head <= largest)
