@@ -7,7 +7,6 @@ runtime, and so the threads, of the first.
 from __future__ import annotations
 
 import ctypes
-import importlib.machinery
 import os
 import warnings
 from collections.abc import Iterator
@@ -35,7 +34,7 @@ _SIGNATURES = {
 
 def _load() -> ctypes.CDLL | None:
     """The library beside this file, as ``setup.py`` builds it; None if it was not built."""
-    for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+    for suffix in (".abi3.so", ".pyd"):
         path = Path(__file__).with_name(f"_native{suffix}")
         if path.exists():
             try:
