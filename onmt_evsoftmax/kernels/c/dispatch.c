@@ -155,3 +155,38 @@ EXPORT int onmt_evsoftmax_attention(int backward, const int64_t *sizes, const in
     const int64_t scores = CHUNK * (task.keys > 0 ? task.keys : 1);
     return share(chosen->attention_forward, &task, items, 1 + GRAIN / scores, threads);
 }
+
+/* The same for any normalizer, with terms. `terms`: addresses of the mask per query, the bias, the
+ * slopes, the relative keys and values and their gradients, each or NULL. `layout`: three strides
+ * (batch, head, query) of that mask and of the bias, window, offset. */
+EXPORT int onmt_evsoftmax_blocks(int backward, int normalizer, const int64_t *sizes,
+                                 const int64_t *strides, float *const *tensors,
+                                 const uint8_t *key_mask, int causal, double scale, double dropout,
+                                 uint64_t seed, double *log_sum, float *threshold,
+                                 void *const *terms, const int64_t *layout, int threads) {
+    Attention task = {.batches = sizes[0], .heads = sizes[1], .queries = sizes[2], .keys = sizes[3],
+                      .size = sizes[4], .value_size = sizes[5], .splits = sizes[6],
+                      .key_mask = key_mask, .mask_batch = strides[24], .mask_head = strides[25],
+                      .grad_key_split = strides[26], .grad_value_split = strides[27],
+                      .causal = causal, .scale = (float)scale, .dropout = dropout,
+                      .seed = seed, .log_sum = log_sum, .threshold = threshold,
+                      .normalizer = normalizer, .mask = terms[0], .bias = terms[1],
+                      .slopes = terms[2], .relative_keys = terms[3], .relative_values = terms[4],
+                      .grad_relative_keys = terms[5], .grad_relative_values = terms[6],
+                      .rows_batch = layout[0], .rows_head = layout[1], .rows_query = layout[2],
+                      .bias_batch = layout[3], .bias_head = layout[4], .bias_query = layout[5],
+                      .window = layout[6], .offset = layout[7]};
+    Tensor4 *const all[] = {&task.query, &task.key, &task.value, &task.out,
+                            &task.grad_out, &task.grad_query, &task.grad_key, &task.grad_value};
+    for (int i = 0; i < 8; i++)
+        *all[i] = (Tensor4){tensors[i], strides[3 * i], strides[3 * i + 1], strides[3 * i + 2]};
+    for (int i = 0; i < 7; i++)
+        if (sizes[i] < 0) return BAD_ARGUMENT;
+    if (task.keys > INT32_MAX || task.splits < 1 || !(dropout >= 0 && dropout < 1)
+        || (key_mask && (task.mask || task.bias))) return BAD_ARGUMENT;
+    const int64_t heads = task.batches * task.heads;
+    if (backward) return share(chosen->blocks_backward, &task, heads * task.splits, 1, threads);
+    const int64_t items = heads * ((task.queries + CHUNK - 1) / CHUNK);
+    const int64_t scores = CHUNK * (task.keys > 0 ? task.keys : 1);
+    return share(chosen->blocks_forward, &task, items, 1 + GRAIN / scores, threads);
+}

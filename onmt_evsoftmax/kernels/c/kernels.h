@@ -53,6 +53,16 @@ typedef struct {
     const uint8_t *key_mask;            /* NULL, or 1 = this key takes part */
     int64_t mask_batch, mask_head;      /* strides of the mask; that of the keys is 1 */
     int causal;                         /* query i attends to keys 0 .. i only */
+    /* What only the blocks know. */
+    int normalizer;
+    const uint8_t *mask;                /* NULL, or per query and key: 1 = takes part; no key_mask then */
+    int64_t rows_batch, rows_head, rows_query;
+    const float *bias;                  /* NULL, or what is added to the scores; no key_mask then */
+    int64_t bias_batch, bias_head, bias_query;
+    const float *slopes;                /* NULL, or per head what a step to the right adds (ALiBi) */
+    int64_t window, offset;             /* relative positions up to so far; place of query 0 */
+    const float *relative_keys, *relative_values; /* [2 window + 1][size], the latter may be NULL */
+    float *grad_relative_keys, *grad_relative_values; /* per item of work, to be added up; zeros */
     float scale;
     double dropout;                     /* probability to drop a weight */
     uint64_t seed;
@@ -73,6 +83,7 @@ typedef struct {
     const char *name;
     Range *rows_forward, *rows_backward;
     Range *attention_forward, *attention_backward;
+    Range *blocks_forward, *blocks_backward;
 } Variant;
 
 extern const Variant variant_portable;
