@@ -18,7 +18,8 @@ typedef struct {
     float *grad, *slope;    /* [CHUNK][room], backward only: dS; dP/dS up to the row's mean */
     int64_t count[CHUNK];
     float most[CHUNK];      /* the largest score so far */
-    double sum[CHUNK];      /* ev-softmax: of the scores so far */
+    float threshold[CHUNK]; /* ev-softmax: known beforehand, or found at the end */
+    double sum[CHUNK];      /* ev-softmax: of the scores so far, unless the threshold is known */
     uint8_t poisoned[CHUNK];/* a NaN or +inf was seen */
 } Lists;
 
@@ -154,8 +155,9 @@ INLINE vi counting(int64_t from) {
     return place + (int32_t)from;
 }
 
-/* Row i of a tile goes into its list: what is above `most - reach`. */
-INLINE void collect(Lists *l, int normalizer, int i, const float *scores, int64_t limit,
+/* Row i of a tile goes into its list: what is above `most - reach` or, of ev-softmax with a known
+ * threshold, what reaches that. */
+INLINE void collect(Lists *l, int normalizer, int known, int i, const float *scores, int64_t limit,
                     float reach, int64_t tile) {
     const vf nothing = splat(-INFINITY);
     vf most = nothing;
@@ -167,22 +169,24 @@ INLINE void collect(Lists *l, int normalizer, int i, const float *scores, int64_
         if (limit - j < LANES) s = choose(first_lanes((int)(limit - j)), s, nothing);
         most = larger(s, most);
         poison |= ~(s < splat(INFINITY));
-        if (normalizer == EVSOFTMAX) sum_vector(&sum, both(s > nothing, s));
+        if (normalizer == EVSOFTMAX && !known) sum_vector(&sum, both(s > nothing, s));
     }
     const float top = largest_lane(most)[0];
     if (top > l->most[i]) l->most[i] = top;
     if (bits_of(poison)) l->poisoned[i] = 1;
-    if (normalizer == EVSOFTMAX) l->sum[i] += sum_total(&sum);
+    if (normalizer == EVSOFTMAX && !known) l->sum[i] += sum_total(&sum);
     /* A little lower than the reach: which entries count is decided by the row kernel. */
     const float most_so_far = l->most[i];
-    const vf bar = splat(most_so_far - reach * 1.0001f - fabsf(most_so_far) * 1e-6f);
+    const vf bar = splat(known ? l->threshold[i]
+                               : most_so_far - reach * 1.0001f - fabsf(most_so_far) * 1e-6f);
     float *score = l->score + i * l->room;
     int32_t *at = l->at + i * l->room;
     int64_t found = l->count[i];
     for (int64_t j = 0; j < limit; j += LANES) {
         vf s = load(scores + j);
         if (limit - j < LANES) s = choose(first_lanes((int)(limit - j)), s, nothing);
-        found += compress_at(score + found, at + found, s, counting(tile + j), s > bar);
+        found += compress_at(score + found, at + found, s, counting(tile + j),
+                             known ? s >= bar : s > bar);
     }
     l->count[i] = found;
 }
@@ -325,15 +329,18 @@ INLINE void project_row(Lists *l, int normalizer, int r, double tau) {
     l->count[r] = found;
 }
 
-/* The same for ev-softmax; returns the logarithm of the sum, and the threshold. */
-INLINE double evidential_row(Lists *l, int r, float *threshold) {
+/* The threshold of a row of ev-softmax whose list has all of its scores. */
+INLINE float mean_of_list(const Lists *l, int r) {
+    const double mean = l->sum[r] / (double)l->count[r];
+    return mean < l->most[r] ? round_up(mean) : l->most[r];
+}
+
+/* The same for ev-softmax, by the row's threshold; returns the logarithm of its sum. */
+INLINE double evidential_row(Lists *l, int r) {
     float *score = l->score + r * l->room;
     int32_t *at = l->at + r * l->room;
     const int64_t n = l->count[r];
-    const double mean = l->sum[r] / (double)n;
-    *threshold = mean < l->most[r] ? round_up(mean) : l->most[r];
-    store(score + n, splat(-INFINITY));
-    const vf bar = splat(*threshold), top = splat(l->most[r]);
+    const vf bar = splat(l->threshold[r]), top = splat(l->most[r]);
     Sum total = {{0}, {0}};
     int64_t found = 0;
     for (int64_t k = 0; k < n; k += LANES) {
@@ -378,38 +385,78 @@ INLINE void give_out(const Attention *task, const Packed *pack, const Lists *l, 
     write_row(out, sum, task->value_size, 1);
 }
 
-static void forward_block(const Attention *task, Packed *pack, Lists *l, Distances *d, float *sum,
-                          int normalizer, int64_t chunk) {
-    const Place p = place_of(task, pack->head);
-    const int64_t first = chunk * CHUNK, left = task->queries - first;
-    const int rows = left < CHUNK ? (int)left : CHUNK;
-    const float reach = reach_of(normalizer);
-    int64_t seen[CHUNK];
+/* What the terms add to the mean score of every row: the number of keys at each distance, and the
+ * mean distance, follow from the places of the keys. */
+static void add_mean_terms(const Attention *task, const Packed *pack, const Distances *d,
+                           int64_t first, int rows, const int64_t *seen, float *threshold) {
+    double places = 0;
+    int64_t added = 0;
     for (int i = 0; i < rows; i++) {
-        copy_row(pack->queries + i * pack->size, row_of(&task->query, p, first + i), task->size,
-                 task->scale);
-        seen[i] = visible(task, pack, first + i);
+        const int64_t count = seen[i];
+        double more = 0;
+        if (d->distances) {
+            const float *table = d->keys + i * d->distances;
+            const int64_t near = d->near[i] < count ? d->near[i] : count;
+            const int64_t far = d->far[i] < near ? near : d->far[i] < count ? d->far[i] : count;
+            more += (double)table[0] * (double)near
+                  + (double)table[d->distances - 1] * (double)(count - far);
+            for (int64_t at = near; at < far; at++)
+                more += table[distance_of(task, pack, first + i, at)];
+        }
+        if (task->slopes) {
+            for (; added < count; added++) places += pack->position[added];
+            const double from = (double)(first + i + task->offset) * (double)count;
+            more += task->slopes[place_of(task, pack->head).head] * (places - from);
+        }
+        threshold[i] = (float)(threshold[i] + more / (double)count);
+    }
+}
+
+/* Scores of rows begin .. end-1 of a block, tile by tile, into their lists. */
+INLINE void collect_rows(const Attention *task, const Packed *pack, Lists *l, const Distances *d,
+                         int normalizer, int known, int64_t first, int begin, int end,
+                         const int64_t *seen) {
+    for (int i = begin; i < end; i++) {
         l->count[i] = 0;
         l->most[i] = -INFINITY;
         l->sum[i] = 0;
         l->poisoned[i] = 0;
     }
-    place_distances(task, pack, d, first, rows);
-    if (d->distances)
-        fill_distances(pack->queries, pack->size, rows, task->relative_keys, task->size,
-                       d->distances, d->keys);
-    const int64_t most_keys = visible(task, pack, first + rows - 1);
-    for (int64_t tile = 0; tile < most_keys; tile += TILE) {
-        const int64_t count = most_keys - tile < TILE ? most_keys - tile : TILE;
-        score_tile(task, pack, tile, count, 0, rows);
-        for (int i = 0; i < rows; i++) {
+    for (int64_t tile = 0; tile < seen[end - 1]; tile += TILE) {
+        const int64_t rest = seen[end - 1] - tile, count = rest < TILE ? rest : TILE;
+        score_tile(task, pack, tile, count, begin, end);
+        for (int i = begin; i < end; i++) {
             float *s = pack->scores + i * TILE;
             const int64_t limit = seen[i] - tile < count ? seen[i] - tile : count;
             if (limit > 0 && has_terms(task))
                 add_terms(task, pack, d, i, first + i, tile, limit, s);
-            collect(l, normalizer, i, s, limit, reach, tile);
+            collect(l, normalizer, known, i, s, limit, reach_of(normalizer), tile);
         }
     }
+}
+
+/* Queries first .. first + rows - 1 of the packed head. */
+static void forward_block(const Attention *task, Packed *pack, Lists *l, Distances *d, float *sum,
+                          int normalizer, int known, int64_t first, int rows) {
+    const Place p = place_of(task, pack->head);
+    int64_t seen[CHUNK];
+    for (int i = 0; i < rows; i++) {
+        copy_row(pack->queries + i * pack->size, row_of(&task->query, p, first + i), task->size,
+                 task->scale);
+        seen[i] = visible(task, pack, first + i);
+    }
+    place_distances(task, pack, d, first, rows);
+    if (d->distances)
+        fill_distances(pack->queries, pack->size, rows, task->relative_keys, task->size,
+                       d->distances, d->keys);
+    if (known) {
+        find_thresholds(task, pack, first / CHUNK, rows, l->threshold);
+        if (has_terms(task)) add_mean_terms(task, pack, d, first, rows, seen, l->threshold);
+    }
+    if (known)
+        collect_rows(task, pack, l, d, normalizer, 1, first, 0, rows, seen);
+    else
+        collect_rows(task, pack, l, d, normalizer, 0, first, 0, rows, seen);
     double *level = task->log_sum + pack->head * task->queries + first;
     float *most = task->threshold + pack->head * task->queries + first;
     for (int begin = 0; normalizer != EVSOFTMAX && begin < rows; begin += LANES) {
@@ -419,6 +466,12 @@ static void forward_block(const Attention *task, Packed *pack, Lists *l, Distanc
     }
     for (int i = 0; i < rows; i++) {
         float *out = row_of(&task->out, p, first + i);
+        int all = !known; /* whether the list has all scores of the row */
+        /* Rounding can put a known threshold above every score, as where all are equal. */
+        if (known && seen[i] > 0 && (!l->count[i] || !(fabsf(l->threshold[i]) <= FLT_MAX))) {
+            collect_rows(task, pack, l, d, normalizer, 0, first, i, i + 1, seen);
+            all = 1;
+        }
         most[i] = l->most[i];
         if (l->poisoned[i]) { /* backward then keeps every key and spreads the NaN */
             level[i] = NAN;
@@ -431,12 +484,22 @@ static void forward_block(const Attention *task, Packed *pack, Lists *l, Distanc
             for (int64_t e = 0; e < task->value_size; e++) out[e] = 0;
             continue;
         }
-        if (normalizer == EVSOFTMAX)
-            level[i] = evidential_row(l, i, &most[i]);
-        else
+        if (normalizer == EVSOFTMAX) {
+            if (all) l->threshold[i] = mean_of_list(l, i);
+            most[i] = l->threshold[i];
+            level[i] = evidential_row(l, i);
+        } else {
             project_row(l, normalizer, i, level[i]);
+        }
         give_out(task, pack, l, d, i, first + i, sum, out);
     }
+}
+
+/* Queries that are worked on together: fewer where their lists, of whole rows, would leave the
+ * second cache. */
+INLINE int height_of(const Attention *task, int normalizer, int known) {
+    if (normalizer != EVSOFTMAX || known || task->keys <= 512) return CHUNK;
+    return task->keys <= 1024 ? 32 : task->keys <= 2048 ? 16 : 8;
 }
 
 INLINE void lay_out_lists(const Attention *task, Lists *l, Distances *d, Arena *arena,
@@ -469,12 +532,16 @@ INLINE int forward_blocks(int normalizer, const Attention *task, int64_t begin, 
             if (!arena.data) return NO_MEMORY;
         }
     }
-    pack.sums = NULL;
-    const int64_t chunks = chunks_of(task);
+    const int known = normalizer == EVSOFTMAX && !task->mask && !task->bias;
+    if (!known) pack.sums = NULL;
+    const int64_t chunks = chunks_of(task), height = height_of(task, normalizer, known);
     for (int64_t item = begin; item < end; item++) {
         pack_head(task, &pack, item / chunks);
-        forward_block(task, &pack, &lists, &distances, sum, normalizer,
-                      folded(item % chunks, chunks));
+        const int64_t first = folded(item % chunks, chunks) * CHUNK;
+        const int64_t last = first + CHUNK < task->queries ? first + CHUNK : task->queries;
+        for (int64_t i = first; i < last; i += height)
+            forward_block(task, &pack, &lists, &distances, sum, normalizer, known, i,
+                          (int)(last - i < height ? last - i : height));
     }
     free(arena.data);
     return OK;
