@@ -57,7 +57,7 @@ test-sanitize: $(STAMP)  ## the kernels' tests, compiled with address and undefi
 	tests/kernels/sanitize.sh $(VENV) -n 2 --dist worksteal
 
 .PHONY: test-fallback
-test-fallback: $(STAMP)  ## install without a compiler, then the test suite on what that gives
+test-fallback: $(STAMP)  ## install without a compiler, then the tests of what depends on the backend
 	tests/fallback.sh $(VENV) -n 2 --dist worksteal
 
 .PHONY: demo

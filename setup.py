@@ -77,7 +77,7 @@ EXTRAS = {
         "pytest>=8",  # test runner
         "pytest-xdist>=3.5",  # tests on both cores
         "ruff>=0.6",  # lint and format
-        "setuptools>=70",  # tests build the package's wheels
+        "setuptools>=77",  # tests build the package's wheels
     ],
 }
 
@@ -87,7 +87,22 @@ setup(
     description="Sparse attention (ev-softmax, sparsemax, entmax) for OpenNMT-py",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
-    license="MIT",
+    author="The onmt_evsoftmax authors",
+    license_expression="MIT",
+    license_files=["LICENSE"],
+    project_urls={"Paper": "https://arxiv.org/abs/2110.14182"},
+    keywords=["attention", "sparse", "softmax", "entmax", "sparsemax", "OpenNMT", "translation"],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Environment :: Console",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX",
+        "Programming Language :: C",
+        "Programming Language :: Python :: 3",
+        *(f"Programming Language :: Python :: 3.{minor}" for minor in (10, 11, 12)),
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: Text Processing :: Linguistic",
+    ],
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["onmt_evsoftmax", "onmt_evsoftmax.*"]),
     package_dir={"": "."},  # so that an editable install is one line in a .pth file: 20 ms less

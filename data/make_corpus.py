@@ -26,7 +26,7 @@ from grammar.dice import Dice
 from grammar.draw_clause import ClauseDraw
 from grammar.words import Sentence, detokenise
 
-from onmt_evsoftmax.report.console import UserError, run
+from onmt_evsoftmax.report.console import UserError, command_line, run, whole
 from onmt_evsoftmax.report.files import replacing
 
 SIZES = {"train": 20_000, "valid": 500, "test": 500, "test-hard": 500}
@@ -65,28 +65,28 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     lines = (__doc__ or "").split("\n\n")
-    parser = argparse.ArgumentParser(
-        description=lines[0],
-        epilog="\n\n".join(lines[1:]),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line(lines[0], "\n\n".join(lines[1:]))
     parser.add_argument("-o", "--output", metavar="DIR", type=Path, help="directory to write to")
-    parser.add_argument("--seed", type=int, default=1, help="another seed, other sentences (1)")
+    parser.add_argument("--seed", type=whole(), default=1, help="another seed, other sentences (1)")
     for name, size in SIZES.items():
         parser.add_argument(
-            f"--{name}", metavar="N", type=int, default=size, help=f"sentences in {name} ({size})"
+            f"--{name}",
+            metavar="N",
+            type=whole(),
+            default=size,
+            help=f"sentences in {name} ({size})",
         )
     parser.add_argument("--json", action="store_true", help="print a summary as JSON")
     parser.add_argument(
-        "--sample", metavar="N", type=int, help="only print N sentences of every construction"
+        "--sample",
+        metavar="N",
+        type=whole(1, 1000),
+        help="only print N sentences of every construction",
     )
     return parser
 
 
 def _check(sizes: Mapping[str, int]) -> None:
-    for name, size in sizes.items():
-        if size < 0:
-            raise UserError(f"--{name} is {size}; it must be 0 or more")
     total = sum(sizes.values())
     if total > LARGEST:
         raise UserError(

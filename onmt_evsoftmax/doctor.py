@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import subprocess
@@ -15,7 +14,9 @@ import torch
 
 import onmt_evsoftmax
 import onmt_evsoftmax_hook
+from onmt_evsoftmax.normalizers import registry
 from onmt_evsoftmax.opennmt import backends
+from onmt_evsoftmax.report.console import command_line
 
 # Both ends of the supported range are tested; what lies between should work.
 OLDEST, NEWEST = (3, 0, 4), (3, 5, 1)
@@ -46,7 +47,7 @@ def findings() -> Iterator[Finding]:
     opennmt = _opennmt()
     yield opennmt
     yield _hook(opennmt)
-    yield Finding("normalizers", ", ".join(onmt_evsoftmax.normalizer_names()))
+    yield from _normalizers()
     yield Finding("attention backends", ", ".join(backends.available()))
     yield Finding("devices", ", ".join(_devices()))
     yield _ctranslate2()
@@ -89,6 +90,16 @@ def _hook(opennmt: Finding) -> Finding:
     return Finding(what, "live: the stock onmt_* commands know this package")
 
 
+def _normalizers() -> Iterator[Finding]:
+    names = [
+        record.name if record.package is None else f"{record.name} ({record.package})"
+        for record in registry.records()
+    ]
+    yield Finding("normalizers", ", ".join(names))
+    for name, error in registry.broken_entry_points().items():
+        yield Finding(f"normalizer {name}", error, "repair or uninstall that package")
+
+
 def _devices() -> Iterator[str]:
     yield f"CPU with {torch.get_num_threads()} threads"
     for index in range(torch.cuda.device_count()):
@@ -113,11 +124,10 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the findings; 1 if something is wrong."""
-    parser = argparse.ArgumentParser(
-        prog="onmt_evsoftmax doctor",
-        description="Check versions, the start-up hook, kernels and devices; exit 1 if something "
-        "is wrong.",
-        epilog="example: onmt_evsoftmax doctor --json",
+    parser = command_line(
+        "Check versions, the start-up hook, kernels and devices; exit 1 if something is wrong.",
+        "example: onmt_evsoftmax doctor --json",
+        "onmt_evsoftmax doctor",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     arguments = parser.parse_args(argv)
@@ -132,5 +142,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.json:
         print(json.dumps([asdict(finding) for finding in found], indent=2, ensure_ascii=False))
     else:
-        print("\nall is well" if not wrong else f"\n{len(wrong)} to put right")
+        count = f"{len(wrong)} problem" + ("s" if len(wrong) > 1 else "")
+        print(f"\n{count if wrong else 'all is well'}")
     return 1 if wrong else 0

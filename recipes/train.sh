@@ -28,7 +28,7 @@ import sys
 from onmt_evsoftmax.report.console import unknown_name
 from onmt_evsoftmax.normalizers.registry import normalizer_names
 
-known = [*normalizer_names(), "posthoc"]
+known = normalizer_names()
 for name in sys.argv[1:]:
     if name not in known:
         print(unknown_name("normalizer", name, known))

@@ -8,7 +8,6 @@ the same two systems, as many resamples. Both are whole processes, start-up incl
     python tools/bench_score.py --ref R --base B --hyp H          # your own
 """
 
-import argparse
 import random
 import resource
 import statistics
@@ -16,7 +15,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from onmt_evsoftmax.report.console import command_line, run, whole
 
 SCORE = Path(__file__).resolve().with_name("score.py")
 
@@ -60,16 +64,15 @@ def seconds(command: list[str]) -> tuple[float, float]:
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--lines", type=int, default=3000, help="of made-up text (%(default)s)")
-    parser.add_argument("--resamples", type=int, default=1000, help="default %(default)s")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each (%(default)s)")
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = command_line(__doc__, "")
+    add, count = parser.add_argument, whole(1, 10**7)
+    add("--lines", type=count, default=3000, help="of made-up text (%(default)s)")
+    add("--resamples", type=count, default=1000, help="default %(default)s")
+    add("--rounds", type=count, default=3, help="runs of each (%(default)s)")
     for name in ("ref", "base", "hyp"):
-        parser.add_argument(f"--{name}", metavar="FILE", help="instead of made-up text")
-    options = parser.parse_args()
+        add(f"--{name}", metavar="FILE", help="instead of made-up text")
+    options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
         files = [options.ref, options.base, options.hyp]
         if not all(files):
@@ -79,6 +82,7 @@ def main() -> None:
             for file, lines in zip(files, texts, strict=True):
                 Path(file).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         compare(*files, str(options.resamples), options.rounds)
+    return 0
 
 
 def compare(ref: str, base: str, hyp: str, resamples: str, rounds: int) -> None:
@@ -100,4 +104,4 @@ def compare(ref: str, base: str, hyp: str, resamples: str, rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

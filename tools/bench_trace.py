@@ -8,7 +8,6 @@ not grow with the number of sentences. Times are wall times, to be compared with
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
 import tempfile
@@ -20,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from onmt_evsoftmax.attended import Counts
 from onmt_evsoftmax.plot.page import write_page
-from onmt_evsoftmax.report.console import UserError, run
+from onmt_evsoftmax.report.console import UserError, command_line, run, whole
 from onmt_evsoftmax.trace import TraceReader, TraceWriter, encode
 from onmt_evsoftmax.trace.source import Source
 from onmt_evsoftmax.trace.text import check_text
@@ -76,11 +75,14 @@ def repeat(path: str, count: int, folder: Path) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = command_line(__doc__, "")
     for name in ("model", "src", "tgt"):
         parser.add_argument(f"--{name}", required=True, metavar="FILE")
-    parser.add_argument("--sentences", type=int, default=50_000, metavar="N")
-    parser.add_argument("--page", type=int, default=1000, metavar="N", help="sentences of the page")
+    count = whole(10, 10**8)
+    parser.add_argument("--sentences", type=count, default=50_000, metavar="N")
+    parser.add_argument(
+        "--page", type=count, default=1000, metavar="N", help="sentences of the page"
+    )
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as name:
         folder, total = Path(name), options.sentences

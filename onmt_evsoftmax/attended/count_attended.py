@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -14,21 +13,19 @@ from onmt_evsoftmax.attended.alignment import AlignmentScores, read_gold
 from onmt_evsoftmax.attended.counts import Counts
 from onmt_evsoftmax.attended.tables import TABLES, Entry, Report
 from onmt_evsoftmax.report import console
-from onmt_evsoftmax.report.console import UserError, command_line
-from onmt_evsoftmax.report.outputs import (
-    FIGURES,
-    Writer,
-    add_output,
-    check_outputs,
-    ending,
-    write_outputs,
-)
+from onmt_evsoftmax.report.console import UserError, command_line, warn
+from onmt_evsoftmax.report.outputs import FIGURES, add_output, check_outputs, publish
+from onmt_evsoftmax.report.outputs import TABLES as FILES
 from onmt_evsoftmax.report.progress import progress
-from onmt_evsoftmax.report.table import RENDERERS, render
 from onmt_evsoftmax.trace import Header, Record
 from onmt_evsoftmax.trace.grid import LEVELS
-from onmt_evsoftmax.trace.source import open_traces
-from onmt_evsoftmax.trace.trace_attention import add_kinds, add_model_options, open_models
+from onmt_evsoftmax.trace.source import open_traces, trace_files
+from onmt_evsoftmax.trace.trace_attention import (
+    add_kinds,
+    add_model_options,
+    model_files,
+    open_models,
+)
 
 DESCRIPTION = """\
 Count how many tokens attention attends to: mean ± standard error and standard deviation by kind of
@@ -75,11 +72,10 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--align", metavar="GOLD", help="score context attention against Pharaoh alignments")
     add("--one-based", action="store_true", help="words of --align count from 1, not from 0")
-    add("--json", action="store_true", help="print JSON, at full precision")
     add_output(
         parser,
-        f"{' '.join((*RENDERERS, '.json'))} tables, {' '.join(FIGURES)} the distribution of "
-        "every head (of context attention, unless --kinds names another)",
+        f"{' '.join(FILES)} tables, {' '.join(FIGURES)} the distribution of every head (of context "
+        "attention, unless --kinds names another)",
     )
     add("--quiet", action="store_true", help="no progress on standard error")
     add_kinds(parser)
@@ -104,19 +100,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             scores = None
             if gold is not None:
                 if not header.forced:
-                    print(
-                        f"warning: {name} is of the model's own output; gold alignments are of a "
-                        "reference: trace with --tgt",
-                        file=sys.stderr,
+                    warn(
+                        f"{name} is of the model's own output; gold alignments are of a "
+                        "reference: trace with --tgt"
                     )
                 if len(gold) > total:
-                    print(
-                        f"warning: {options.align} has {len(gold)} lines but {name} {total} "
-                        "sentences; the lines after them are not used",
-                        file=sys.stderr,
+                    warn(
+                        f"{options.align} has {len(gold)} lines but {name} {total} sentences; "
+                        "the lines after them are not used"
                     )
                 scores = AlignmentScores(header, gold, options.align)
-            bar = progress(total, f"counting {name}", options.quiet)
+            bar = progress(f"counting {name}", total, quiet=options.quiet)
             for record in records:
                 counts.add(record)
                 if scores is not None:
@@ -124,7 +118,15 @@ def main(argv: Sequence[str] | None = None) -> int:
                 bar.update()
             bar.close()
             entries.append(Entry(name, counts, scores))
-    _write(Report(entries), options)
+    report = Report(entries)
+    tables = report.tables(options.by or ("kind", "layer"))
+    publish(
+        lambda _: tables,
+        report.json,
+        options.output,
+        print_json=options.json,
+        draw=partial(_draw, report),
+    )
     return 0
 
 
@@ -139,7 +141,9 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError("give traces to count, or --model and --src; see --help")
     if options.model and not options.src:
         raise UserError("--model needs a text to run on: --src FILE")
-    check_outputs(options.output, (*RENDERERS, ".json", *FIGURES))
+    inputs = [*trace_files(options.traces), *model_files(options)]
+    inputs += [options.align] if options.align else []
+    check_outputs(options.output, (*FILES, *FIGURES), inputs=inputs)
 
 
 def _inputs(
@@ -153,28 +157,14 @@ def _inputs(
             yield source.name, source.trace.header, source.trace, len(source.trace)
 
 
-def _write(report: Report, options: argparse.Namespace) -> None:
-    tables = report.tables(options.by or ("kind", "layer"))
-    outputs: dict[str, str | Writer] = {}
-    for path in options.output:
-        kind = ending(path)
-        if kind in FIGURES:
-            outputs[path] = partial(_draw, report, kind)
-        else:
-            outputs[path] = report.json() if kind == ".json" else render(tables, kind)
-    write_outputs(outputs)
-    if options.json:
-        print(report.json())
-    elif all(ending(path) in FIGURES for path in outputs):
-        print(render(tables, ".txt"), end="")
-
-
-def _draw(report: Report, format: str, path: Path) -> None:
+def _draw(report: Report, path: Path, ending: str) -> None:
     from onmt_evsoftmax.plot import distribution
     from onmt_evsoftmax.report import style
 
     present = list(dict.fromkeys(k for e in report.entries for k in e.counts.kinds))
     kind = "context" if "context" in present else present[0]
-    counts = {e.name: e.counts.kinds[kind] for e in report.entries if kind in e.counts.kinds}
+    entries = [entry for entry in report.entries if kind in entry.counts.kinds]
+    counts = {entry.name: entry.counts.kinds[kind] for entry in entries}
+    normalizers = [entry.counts.header.kinds[kind].normalizer for entry in entries]
     with style.readable(counts):
-        style.save(distribution.draw(counts, kind), path, format)
+        style.save(distribution.draw(counts, kind, normalizers), path, ending)

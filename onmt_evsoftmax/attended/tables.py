@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,8 @@ from onmt_evsoftmax.attended.alignment import RULES, AlignmentScores
 from onmt_evsoftmax.attended.counts import Counts, KindCounts
 from onmt_evsoftmax.attended.moments import Summary
 from onmt_evsoftmax.report.console import UserError
-from onmt_evsoftmax.report.table import Table, number, plus_minus
+from onmt_evsoftmax.report.statistics import Mean, number
+from onmt_evsoftmax.report.table import Table, as_json
 
 TABLES = ("kind", "layer", "head", "length", "position", "paper")
 _COLUMNS = ("attended", "sd", "available", "density", "entropy", "diversity")
@@ -53,7 +53,7 @@ class Report:
 
     def json(self) -> str:
         """Everything, with full precision."""
-        return json.dumps([_entry_json(e) for e in self.entries], ensure_ascii=False, indent=1)
+        return as_json([_entry_json(entry) for entry in self.entries])
 
     def _notes(self) -> list[str]:
         counts = self.entries[0].counts
@@ -118,8 +118,8 @@ class Report:
             raise UserError("the paper counts context attention, which these traces do not have")
         summaries = [_paper_summary(entry.counts) for entry in with_context]
         rows = [
-            ["# attended ± sd", *(plus_minus(s.mean, s.sd, 1) for s in summaries)],
-            ["# attended ± se", *(plus_minus(s.mean, s.se, 2) for s in summaries)],
+            ["# attended ± sd", *(Mean(s.mean, s.sd).text(1) for s in summaries)],
+            ["# attended ± se", *(Mean(s.mean, s.se).text(2) for s in summaries)],
         ]
         title = "Attended source tokens, context attention, last layer, first head"
         return Table(title, ["", *(e.name for e in with_context)], rows, 1, self._notes()[:1])
@@ -155,7 +155,7 @@ def _cells(counts: KindCounts, layer: int = -1, head: int = -1, group: int = 0) 
     # Diversity is a property of a layer, not of one of its heads.
     diversity = counts.diversity.summary(layer, group=group).mean if head == -1 else np.nan
     return [
-        plus_minus(attended.mean, attended.se),
+        Mean(attended.mean, attended.se).text(),
         number(attended.sd),
         number(summary["available"].mean),
         number(summary["density"].mean, 3),

@@ -1,7 +1,7 @@
 """Which probabilities attention drops: a hash of the seed, the row and the key.
 
-``c/attention_tile.h`` computes it entry by entry for the few that it keeps, in both passes alike;
-here it is once more, for whole matrices. The constants are those of Steele, Lea & Flood's SplitMix
+``kernels/c/attention_tile.h`` computes it for the few entries that it keeps, the same in both
+passes; here it is for whole matrices. The constants are those of Steele, Lea & Flood's SplitMix
 (2014), for rows, and of a two-round multiply-and-shift hash, for keys.
 """
 
@@ -21,7 +21,7 @@ def factors(seed: Tensor, p: float, heads: int, queries: int, keys: int) -> Tens
     h = ((h ^ (h >> 15) ^ high.unsqueeze(1)) * 0x846CA68B) & 0xFFFFFFFF
     h = h ^ (h >> 16)
     kept = (h >> 8) >= int(p * 2**24)
-    return torch.where(kept, 1.0 / (1.0 - p), 0.0).view(heads, queries, keys)
+    return torch.where(kept, 1.0 / (1.0 - p) if p < 1.0 else 0.0, 0.0).view(heads, queries, keys)
 
 
 def _signed(number: int) -> int:

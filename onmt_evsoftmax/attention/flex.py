@@ -14,17 +14,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: Of query and value, on a GPU; the blocks that Triton multiplies are not smaller.
+from onmt_evsoftmax.attention import explicit, reasons
+from onmt_evsoftmax.attention.call import Call
+
+#: Of query and value on a GPU: Triton multiplies no smaller blocks.
 SMALLEST_HEAD = 16
 
-#: Of calls, compiled each on its own.
-KINDS = 256
+#: Kinds of calls that are compiled, each on its own, before torch gives up.
+MAX_RECOMPILES = 256
 
 
 def thresholds(
     query: Tensor, key: Tensor, key_mask: Tensor | None, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """What scores of every query must reach (…, L), and the number of keys that it attends to.
+    """The threshold of every query's scores (…, L), and the number of keys that it attends to.
 
     The mean score is query · (mean of its keys), summed in float64. ``key_mask`` (…, S): True =
     takes part.
@@ -44,32 +47,27 @@ def thresholds(
 
 @functools.cache
 def _compiled() -> Callable[..., Any]:
-    """One kernel for all lengths; and more kernels than 8, after which torch would compile no more.
+    """One kernel for all lengths, and more kernels than the 8 after which torch compiles no more.
 
     Another is compiled for every kind of call: masked or not, causal, with as many queries as keys,
     with gradients, a size of 1, a scale, a type.
     """
     from torch.nn.attention.flex_attention import flex_attention
 
-    kinds = torch._dynamo.config.patch(recompile_limit=KINDS)
+    kinds = torch._dynamo.config.patch(recompile_limit=MAX_RECOMPILES)
     return kinds(torch.compile(flex_attention, dynamic=True))
 
 
-def why_not(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    key_mask: Tensor | None,
-    dropout_p: float,
-) -> str | None:
-    """What stands against FlexAttention, or None."""
-    tensors = (query, key, value)
-    if mask is not None and key_mask is None:
-        return "the mask differs between queries, or is a bias"
-    if dropout_p > 0:
+def blocker(call: Call) -> str | None:
+    """Why FlexAttention cannot compute this, or None."""
+    query, _, value = tensors = call[:3]
+    other = reasons.of_normalizer(call.choice) or reasons.of_mask(call)
+    other = other or reasons.of_transformation()
+    if other is not None:
+        return other
+    if call.dropout_p > 0:
         return "FlexAttention has no dropout"
-    if query.dim() != 4:
+    if not len(call.leading) == query.dim() - 2 == 2:
         return "FlexAttention takes (batch, heads, length, size)"
     if query.dtype == torch.float64:
         return "FlexAttention computes in float32"
@@ -80,6 +78,31 @@ def why_not(
     if any(0 in t.shape for t in tensors):
         return "FlexAttention takes no empty tensors"
     return None
+
+
+def run(call: Call) -> Tensor:
+    """(batch, heads, L, V); head by head explicitly where FlexAttention lost rows to rounding."""
+    call = call.expanded()
+    query, key, value, key_mask = *call[:3], call.key_mask
+    if key_mask is not None:  # 0 · nan would be nan
+        key, value = (torch.where(key_mask.unsqueeze(-1), t, 0.0) for t in (key, value))
+    out, lost = attention(query, key, value, key_mask, call.is_causal, call.scale)
+    heads = lost.any(-1).nonzero().tolist()
+    if not heads:
+        return out
+    whole = out.clone()
+    for b, h in heads:
+        mask = None if key_mask is None else key_mask[b, h]
+        one = call._replace(
+            query=query[b, h],
+            key=key[b, h],
+            value=value[b, h],
+            mask=mask,
+            key_mask=mask,
+            leading=torch.Size(()),
+        )
+        whole[b, h] = torch.where(lost[b, h].unsqueeze(-1), explicit.run(one), whole[b, h])
+    return whole
 
 
 def attention(
@@ -94,7 +117,7 @@ def attention(
     """(out, lost): lost (batch, heads, L) marks rows that seem to have kept no key.
 
     Rounding can put the threshold of a row above all its scores (as where all are equal); the
-    caller computes such rows by another way. ``run`` is FlexAttention, by default compiled.
+    caller computes such rows explicitly. ``run`` is FlexAttention, by default compiled.
     """
     batch, heads, _, _ = query.shape
     if not torch.is_grad_enabled():  # FlexAttention looks at the tensors only, and refuses

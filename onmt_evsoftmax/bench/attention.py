@@ -74,7 +74,7 @@ def target(name: str, case: Case) -> Target:
 
 
 def measure(case: Case, seconds: float, seed: int) -> Iterator[Result]:
-    """Our attention as it chooses its way by itself, and the explicit one up to length 2048."""
+    """Our attention as it chooses its backend by itself, and the explicit one up to length 2048."""
     query, key, value = tensors(case, seed)
     batch, _, length = case.shape
     mask = None
@@ -86,11 +86,11 @@ def measure(case: Case, seconds: float, seed: int) -> Iterator[Result]:
 
     functions: dict[str, Callable[..., Tensor]] = {
         PEER: lambda q, k, v: scaled_dot_product_attention(q, k, v, mask, is_causal=causal),
-        "evsoftmax": lambda q, k, v: evsoftmax_attention(q, k, v, mask, causal),
+        "evsoftmax": lambda q, k, v: evsoftmax_attention(q, k, v, mask, is_causal=causal),
     }
     if length <= 2048 and case.density is None and kernels.available():
         functions["evsoftmax, explicit"] = lambda q, k, v: evsoftmax_attention(
-            q, k, v, mask, causal, way="explicit"
+            q, k, v, mask, is_causal=causal, backend="explicit"
         )
     times = compare(functions, (query, key, value), torch.randn_like(value), seconds)
     part = "attention" if case.density is None else "density"

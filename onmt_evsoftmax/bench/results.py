@@ -1,12 +1,11 @@
-"""Results of the benchmark as text, Markdown, JSON and a plot of cost against length."""
+"""Results of the benchmark as tables, JSON and a plot of cost against length."""
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,10 @@ import onmt_evsoftmax
 from onmt_evsoftmax import kernels
 from onmt_evsoftmax.bench.scaling import exponent
 from onmt_evsoftmax.bench.timing import Result
+from onmt_evsoftmax.report import table
+from onmt_evsoftmax.report.table import Cell, Marked, Table
 
 _PLOTTED = {"length": ("seconds, both passes", 2), "memory": ("bytes, both passes", 1)}
-_COLOURS = {
-    "torch SDPA": "#E69F00",
-    "evsoftmax": "#009E73",
-    "evsoftmax, explicit": "#56B4E9",
-}
 
 
 def machine() -> dict[str, Any]:
@@ -48,41 +44,59 @@ def _heading(where: dict[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in where.items() if value is not None)
 
 
-def text(results: Sequence[Result], where: dict[str, Any], titles: Mapping[str, str]) -> str:
-    """A table for every part of ``titles``, and how costs grow."""
-    blocks = [_heading(where)]
-    for part, title in titles.items():
-        blocks += [f"{part}: {title}", _table([r for r in results if r.part == part])]
-    return "\n\n".join([*blocks, "\n".join(_growth(results))]).rstrip() + "\n"
+def tables(
+    results: Sequence[Result], where: dict[str, Any], titles: Mapping[str, str], extension: str
+) -> list[Table]:
+    """A table for every part of ``titles``; where they were measured, and how costs grow.
+
+    A README gets a line for every case and a column for everything that was compared, text a line
+    for every comparison, with its target.
+    """
+    found = {part: [r for r in results if r.part == part] for part in titles}
+    make = _pivoted if extension == ".md" else _listed
+    tables = [make(f"{part}: {titles[part]}", found[part]) for part in titles]
+    return [*tables[:-1], replace(tables[-1], notes=[_heading(where), *_growth(results)])]
 
 
-def markdown(results: Sequence[Result], where: dict[str, Any], titles: Mapping[str, str]) -> str:
-    """The same for a README: a line for every case, a column for everything that was compared."""
-    blocks = [_heading(where)]
-    for part, title in titles.items():
-        found = [r for r in results if r.part == part]
-        names = list(dict.fromkeys(r.name for r in found))
-        cells = {(r.case, r.name): _cell(r) for r in found}
-        lines = [["", *names], ["---", *["---:"] * len(names)]]
-        for case in dict.fromkeys(r.case for r in found):
-            lines.append([case, *(cells.get((case, name), "–") for name in names)])
-        if found:
-            passes = "forward / both passes" if found[0].forward is not None else "in all"
-            title += f"; {found[0].unit} as a ratio to {found[0].peer}, {passes}"
-        blocks += [f"**{part}**: {title}", "\n".join(f"| {' | '.join(line)} |" for line in lines)]
-    return (
-        "\n\n".join([*blocks, "\n".join(f"- {line}" for line in _growth(results))]).rstrip() + "\n"
-    )
+def _listed(title: str, results: Sequence[Result]) -> Table:
+    """A line for every comparison: targets in parentheses, ``!`` where one is missed."""
+    rows = [
+        [
+            "!" if r.missed else "",
+            r.case,
+            r.name,
+            r.peer,
+            r.unit,
+            _ratio(r.forward, r.target_forward),
+            _ratio(r.both, r.target_both),
+            r.note,
+        ]
+        for r in results
+    ]
+    return Table(title, ["", "case", "what", "of", "unit", "forward", "both passes", ""], rows, 5)
 
 
-def _cell(r: Result) -> str:
+def _pivoted(title: str, results: Sequence[Result]) -> Table:
+    """A line for every case, a column for everything that was compared."""
+    names = list(dict.fromkeys(r.name for r in results))
+    cells = {(r.case, r.name): _cell(r) for r in results}
+    rows = [
+        [case, *(cells.get((case, name), "–") for name in names)]
+        for case in dict.fromkeys(r.case for r in results)
+    ]
+    passes = "forward / both passes" if results[0].forward is not None else "in all"
+    title += f"; {results[0].unit} as a ratio to {results[0].peer}, {passes}"
+    return Table(title, ["", *names], rows)
+
+
+def _cell(r: Result) -> Cell:
     """Ratios, bold where a target is missed, which stands behind them."""
     ratios = [(r.forward, r.target_forward), (r.both, r.target_both)]
     shown = " / ".join(_ratio(value, None) for value, _ in ratios if value is not None)
     if not r.missed:
         return shown
     targets = " / ".join(f"{target:g}" if target else "–" for _, target in ratios)
-    return f"**{shown}** (target {targets})"
+    return Marked(shown, bold=True, after=f" (target {targets})")
 
 
 def _ratio(value: float | None, target: float | None) -> str:
@@ -90,30 +104,6 @@ def _ratio(value: float | None, target: float | None) -> str:
         return "–"
     text = f"{value:.2f}" if value < 10 else f"{value:.0f}"
     return text if target is None else f"{text} ({target:g})"
-
-
-def _table(results: Sequence[Result]) -> str:
-    """Aligned lines; targets in parentheses, ``!`` where one is missed."""
-    head = ("", "case", "what", "of", "forward", "both passes", "unit", "")
-    lines = [head]
-    for r in results:
-        lines.append(
-            (
-                "!" if r.missed else "",
-                r.case,
-                r.name,
-                r.peer,
-                _ratio(r.forward, r.target_forward),
-                _ratio(r.both, r.target_both),
-                r.unit,
-                r.note,
-            )
-        )
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
 
 
 def _curves(results: Sequence[Result], part: str) -> dict[str, tuple[list[int], list[float]]]:
@@ -135,11 +125,12 @@ def _growth(results: Sequence[Result]) -> list[str]:
     """Sentences on how costs grow, from length 1024 on, where start-up no longer shows."""
     sentences = []
     for part, (what, expected) in _PLOTTED.items():
-        for name, (lengths, costs) in _curves(results, part).items():
+        for place, (name, (lengths, costs)) in enumerate(_curves(results, part).items()):
             long = [(t, c) for t, c in zip(lengths, costs, strict=True) if t >= 1024 and c > 0]
             if len(long) >= 2:
                 power = exponent([t for t, _ in long], [c for _, c in long])
-                wanted = f" ({expected} expected)" if name == "evsoftmax" else ""
+                # The peer, which comes first, and explicit attention have no target.
+                wanted = f" ({expected} expected)" if place and "," not in name else ""
                 sentences.append(f"{name}: {what} grow as T^{power:.2f}{wanted}")
     return sentences
 
@@ -147,30 +138,30 @@ def _growth(results: Sequence[Result]) -> list[str]:
 def as_json(results: Sequence[Result], where: dict[str, Any]) -> str:
     """Everything that was measured, and on which machine."""
     records = [{**asdict(result), "missed": result.missed} for result in results]
-    return json.dumps({"machine": where, "results": records}, indent=1, ensure_ascii=False) + "\n"
+    return table.as_json({"machine": where, "results": records})
 
 
-def draw(results: Sequence[Result], path: Path, kind: str) -> None:
-    """Cost against length, as ``kind`` (png, svg or pdf)."""
-    import matplotlib
+def draw(results: Sequence[Result], path: Path, ending: str) -> None:
+    """Cost against length."""
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from onmt_evsoftmax.report import palette, style
 
-    panels = [part for part in _PLOTTED if _curves(results, part)]
-    figure, axes = pyplot.subplots(
-        1, len(panels), figsize=(4.6 * len(panels), 3.6), squeeze=False, layout="constrained"
-    )
-    for axis, part in zip(axes[0], panels, strict=True):
-        ticks: set[int] = set()
-        for name, (lengths, costs) in _curves(results, part).items():
-            ticks.update(lengths)
-            axis.loglog(lengths, costs, "o-", color=_COLOURS.get(name), label=name, base=2)
-        axis.set_xlabel("length T (queries and keys)")
-        axis.set_ylabel(_PLOTTED[part][0])
-        axis.set_xticks(sorted(ticks), [str(length) for length in sorted(ticks)])
-        axis.set_yscale("log", base=10)
-        axis.grid(alpha=0.3)
-        axis.legend(frameon=False)
-    figure.savefig(path, format=kind, dpi=200)
-    pyplot.close(figure)
+    panels = {part: curves for part in _PLOTTED if (curves := _curves(results, part))}
+    with style.readable([]):
+        figure = Figure(figsize=(3.4 * len(panels), 2.7), layout="constrained")
+        axes = figure.subplots(1, len(panels), squeeze=False)[0]
+        for axis, (part, curves) in zip(axes, panels.items(), strict=True):
+            # The peer, which comes first, is softmax attention; variants follow a comma.
+            normalizers = ["softmax", *(name.partition(",")[0] for name in list(curves)[1:])]
+            colours = palette.colours(normalizers)
+            for colour, (name, (lengths, costs)) in zip(colours, curves.items(), strict=True):
+                axis.loglog(lengths, costs, "o-", color=colour, label=name, base=2)
+            ticks = sorted({length for lengths, _ in curves.values() for length in lengths})
+            axis.set_xlabel("length T (queries and keys)")
+            axis.set_ylabel(_PLOTTED[part][0])
+            axis.set_xticks(ticks, [str(length) for length in ticks])
+            axis.set_yscale("log", base=10)
+            axis.yaxis.set_major_formatter("{x:g}")
+            axis.legend()
+        style.save(figure, path, ending)

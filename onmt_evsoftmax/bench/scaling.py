@@ -25,13 +25,13 @@ from onmt_evsoftmax.report.console import UserError
 PEER = "torch SDPA"
 HEADS, SIZE = 2, 64
 LENGTHS = (512, 1024, 2048, 4096, 8192)
-#: Beyond this length the explicit way takes gigabytes.
+#: Beyond this length the explicit backend takes gigabytes.
 LONGEST_EXPLICIT = 4096
 
-WAYS: dict[str, Callable[..., Tensor]] = {
+VARIANTS: dict[str, Callable[..., Tensor]] = {
     PEER: scaled_dot_product_attention,
     "evsoftmax": evsoftmax_attention,
-    "evsoftmax, explicit": lambda q, k, v: evsoftmax_attention(q, k, v, way="explicit"),
+    "evsoftmax, explicit": lambda q, k, v: evsoftmax_attention(q, k, v, backend="explicit"),
 }
 
 
@@ -40,10 +40,10 @@ def cases() -> list[int]:
     return list(LENGTHS)
 
 
-def _ways(length: int) -> dict[str, Callable[..., Tensor]]:
+def _variants(length: int) -> dict[str, Callable[..., Tensor]]:
     return {
-        name: way
-        for name, way in WAYS.items()
+        name: variant
+        for name, variant in VARIANTS.items()
         if length <= LONGEST_EXPLICIT or not name.endswith("explicit")
     }
 
@@ -56,7 +56,7 @@ def _tensors(length: int, seed: int) -> tuple[Tensor, ...]:
 def measure(length: int, seconds: float, seed: int) -> Iterator[Result]:
     """Times at one length."""
     inputs = _tensors(length, seed)
-    times = compare(_ways(length), inputs, torch.randn_like(inputs[0]), seconds, least=3)
+    times = compare(_variants(length), inputs, torch.randn_like(inputs[0]), seconds, least=3)
     yield from ratios(times, PEER, "length", f"1,{HEADS},{length}")
 
 
@@ -70,7 +70,7 @@ def measure_memory(length: int, seconds: float, seed: int) -> Iterator[Result]:
     """Peak extra memory at one length; ``seconds`` do not matter."""
     found = {}
     settings = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
-    for name in _ways(length):
+    for name in _variants(length):
         done = subprocess.run(
             [sys.executable, "-m", "onmt_evsoftmax.bench.scaling", name, str(length), str(seed)],
             capture_output=True,
@@ -107,14 +107,14 @@ def _peak_of(call: Callable[[], object]) -> int:
 
 def _report_peaks(name: str, length: int, seed: int) -> None:
     """Run in a process of its own: print the bytes that each pass takes beyond its inputs."""
-    way = WAYS[name]
+    variant = VARIANTS[name]
     inputs = _tensors(length, seed)
     leaves = [tensor.clone().requires_grad_() for tensor in inputs]
     small = [tensor.clone().requires_grad_() for tensor in _tensors(32, seed)]
-    way(*small).sum().backward()  # threads and code are there before anything is measured
+    variant(*small).sum().backward()  # threads and code are there before anything is measured
     with torch.no_grad():
-        forward = _peak_of(lambda: way(*inputs))
-    print(json.dumps([forward, _peak_of(lambda: way(*leaves).sum().backward())]))
+        forward = _peak_of(lambda: variant(*inputs))
+    print(json.dumps([forward, _peak_of(lambda: variant(*leaves).sum().backward())]))
 
 
 if __name__ == "__main__":

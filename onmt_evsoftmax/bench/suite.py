@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from tqdm import tqdm
 
 from onmt_evsoftmax.bench import attention, endtoend, rows, scaling
 from onmt_evsoftmax.bench import results as report
 from onmt_evsoftmax.bench.timing import Result
-from onmt_evsoftmax.report.console import UserError, command_line
+from onmt_evsoftmax.report.console import UserError, command_line, real, whole
 from onmt_evsoftmax.report.outputs import (
     FIGURES,
-    Writer,
+    TABLES,
     add_output,
     check_outputs,
     ending,
-    write_outputs,
+    publish,
 )
+from onmt_evsoftmax.report.progress import progress
 
 
 class Part(NamedTuple):
@@ -70,8 +68,6 @@ example (keep the machine idle):
   $ onmt_evsoftmax bench --only length memory -o growth.svg
 """
 
-_TEXTS = (".txt", ".md", ".json")
-
 #: The parts that a figure shows.
 PLOTTED = {"length", "memory"}
 
@@ -80,25 +76,28 @@ def make_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = command_line(_ABOUT, _EPILOG)
     parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help="default: all")
-    parser.add_argument("--threads", type=int, metavar="N", help="default: as many as torch takes")
     parser.add_argument(
-        "--seconds", type=float, default=5.0, metavar="S", help="measuring per case (default: 5)"
+        "--threads", type=whole(1, 1024), metavar="N", help="default: as many as torch takes"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the random tensors (default: 0)")
-    parser.add_argument("--json", action="store_true", help="print JSON, at full precision")
-    add_output(parser, f"{' '.join(_TEXTS)} tables, {' '.join(FIGURES)} cost against length")
+    parser.add_argument(
+        "--seconds",
+        type=real(0, 3600),
+        default=5.0,
+        metavar="S",
+        help="measuring per case (default: 5)",
+    )
+    parser.add_argument(
+        "--seed", type=whole(0, 2**31), default=0, help="of the random tensors (default: 0)"
+    )
+    add_output(parser, f"{' '.join(TABLES)} tables, {' '.join(FIGURES)} cost against length")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, then print the tables or write what is asked for."""
     arguments = make_parser().parse_args(argv)
-    if not 0 <= arguments.seconds < math.inf:
-        raise UserError("bench: --seconds must be a number that is not negative")
-    if arguments.threads is not None and arguments.threads < 1:
-        raise UserError("bench: --threads must be at least 1")
     chosen = [name for name in PARTS if arguments.only is None or name in arguments.only]
-    check_outputs(arguments.output, (*_TEXTS, *FIGURES))
+    check_outputs(arguments.output, (*TABLES, *FIGURES))
     plots = any(ending(path) in FIGURES for path in arguments.output)
     if plots and not PLOTTED & set(chosen):
         raise UserError("bench: nothing to plot; a figure needs the parts length or memory")
@@ -125,29 +124,21 @@ def _write(
     """What was measured, to files or as text, and as JSON if that is asked for."""
     measured = {result.part for result in results}
     titles = {name: part.what for name, part in PARTS.items() if name in measured}
-    texts = {
-        ".txt": report.text(results, where, titles),
-        ".md": report.markdown(results, where, titles),
-        ".json": report.as_json(results, where),
-    }
-    outputs: dict[str, str | Writer] = {}
-    for path in paths:
-        kind = ending(path)
-        if kind in texts:
-            outputs[path] = texts[kind]
-        elif measured & PLOTTED:  # not yet, if the measuring was interrupted
-            outputs[path] = partial(report.draw, results, kind=kind.lstrip("."))
-    write_outputs(outputs)
-    if as_json:
-        print(texts[".json"], end="")
-    elif not paths:
-        print(texts[".txt"], end="")
+    if not measured & PLOTTED:  # not yet, if the measuring was interrupted
+        paths = [path for path in paths if ending(path) not in FIGURES]
+    publish(
+        lambda kind: report.tables(results, where, titles, kind),
+        lambda: report.as_json(results, where),
+        paths,
+        print_json=as_json,
+        draw=partial(report.draw, results),
+    )
 
 
 def measure(chosen: Sequence[str], seconds: float, seed: int) -> Iterator[Result]:
     """All results of the chosen parts, with a progress bar on stderr."""
     work = [(name, case) for name in chosen for case in PARTS[name].cases()]
-    with tqdm(total=len(work), file=sys.stderr, unit="case", disable=None) as bar:
+    with progress("", len(work), unit="cases") as bar:
         for name, case in work:
             bar.set_postfix_str(f"{name} {case}")
             yield from PARTS[name].measure(case, seconds, seed)

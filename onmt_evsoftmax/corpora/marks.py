@@ -1,4 +1,4 @@
-"""Subwords and the words they form: which word each token of a line belongs to."""
+"""The marks of subwords, known here and nowhere else: ``@@``, ``▁`` and ``￭``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ NO_WORD = -1
 SPACE = "▁"  # SentencePiece: opens a word
 JOIN = "@@"  # subword-nmt: the next token continues this word
 JOINER = "￭"  # OpenNMT Tokenizer: glue to the neighbour on this side
-CONTINUES = "·"
+CASE_MARK = "｟mrk_"  # OpenNMT Tokenizer: a case mark, which belongs to the word that follows
+CONTINUES = "·"  # in figures: this token continues the word before it
 SCHEMES = ("sentencepiece", "bpe", "joiner", "none")
 
 
@@ -39,16 +40,13 @@ class Tokens:
 
 
 def detect_scheme(vocabulary: Iterable[str]) -> str:
-    """How the tokens of a vocabulary mark word boundaries, told by the marks that occur in it."""
-    spaces = joins = joiners = 0
+    """How these tokens mark word boundaries: the scheme whose marks occur most often."""
+    counts = dict.fromkeys(SCHEMES, 0)
     for token in vocabulary:
-        spaces += token.startswith(SPACE)
-        joins += token.endswith(JOIN) and token != JOIN
-        joiners += JOINER in token
-    best = max(spaces, joins, joiners)
-    if best == 0:
-        return "none"
-    return ("sentencepiece", "bpe", "joiner")[(spaces, joins, joiners).index(best)]
+        counts["sentencepiece"] += token.startswith(SPACE)
+        counts["bpe"] += token.endswith(JOIN) and token != JOIN
+        counts["joiner"] += JOINER in token
+    return max(counts, key=lambda scheme: counts[scheme]) if any(counts.values()) else "none"
 
 
 def group(tokens: Sequence[str], scheme: str) -> Tokens:
@@ -79,8 +77,7 @@ def _holds_next(token: str, scheme: str) -> bool:
     """Whether the token keeps the word open for the token after it."""
     if scheme == "bpe":
         return token.endswith(JOIN)
-    # ｟mrk_…｠ are the Tokenizer's case marks: they belong to the word that follows.
-    return scheme == "joiner" and (token.endswith(JOINER) or token.startswith("｟mrk_"))
+    return scheme == "joiner" and (token.endswith(JOINER) or token.startswith(CASE_MARK))
 
 
 def word_texts(side: Tokens, scheme: str) -> list[str]:
@@ -112,5 +109,30 @@ def surface(token: str, scheme: str) -> str:
     if scheme == "bpe":
         return token.removesuffix(JOIN)
     if scheme == "joiner":
-        return "" if token.startswith("｟mrk_") else token.replace(JOINER, "")
+        return "" if token.startswith(CASE_MARK) else token.replace(JOINER, "")
     return token
+
+
+def joined(line: str, scheme: str) -> str:
+    """A line of subwords, separated by spaces, as words again."""
+    if scheme == "sentencepiece":
+        return line.replace(" ", "").replace(SPACE, " ").strip()
+    if scheme == "bpe":
+        return f"{line} ".replace(f"{JOIN} ", "").rstrip()
+    return line
+
+
+def undo_subwords(lines: Sequence[str]) -> list[str]:
+    """Lines with their subwords joined; text that has none stays as it is."""
+    scheme = "sentencepiece" if _share(SPACE in line for line in lines if line) > 0.5 else "bpe"
+    return [joined(line, scheme) for line in lines]
+
+
+def looks_split(lines: Sequence[str]) -> bool:
+    """Whether many lines have the marks of subwords."""
+    return _share(SPACE in line or f"{JOIN} " in line for line in lines if line) > 0.1
+
+
+def _share(flags: Iterable[bool]) -> float:
+    values = list(flags)
+    return sum(values) / max(len(values), 1)

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import zip_longest
-from pathlib import Path
 
 from onmt_evsoftmax.report.console import UserError
-from onmt_evsoftmax.report.files import decode_line, replacing
+from onmt_evsoftmax.report.files import lines_of, replacing
 
 PathLike = str | os.PathLike[str]
 Pair = tuple[str, str]
-
-
-def lines_of(path: PathLike) -> Iterator[str]:
-    """Stream the lines of a UTF-8 file; a file that cannot be read, or is empty, is told."""
-    try:
-        with open(path, "rb") as stream:
-            number = 0
-            for number, line in enumerate(stream, start=1):
-                yield decode_line(path, number, line.removesuffix(b"\n"))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    if number == 0:
-        raise UserError(f"{path} is empty; it must have at least one line")
 
 
 def pairs_of(source: PathLike, target: PathLike) -> Iterator[Pair]:
@@ -79,33 +64,19 @@ def write_parts(
             part: [stack.enter_context(replacing(path)) for path in paths]
             for part, paths in parts.items()
         }
-        first = next(iter(parts.values()))[0]
-        try:
-            with ExitStack() as files:
-                streams = {
-                    part: [
-                        files.enter_context(open(path, "w", encoding="utf-8", newline="\n"))
-                        for path in paths
-                    ]
-                    for part, paths in temporaries.items()
-                }
-                for part, row in rows:
-                    for stream, text in zip(streams[part], row, strict=True):
-                        stream.write(text + "\n")
-                    counts[part] += 1
-        except OSError as error:
-            raise full_disk(first, error) from error
+        with ExitStack() as files:
+            streams = {
+                part: [
+                    files.enter_context(open(path, "w", encoding="utf-8", newline="\n"))
+                    for path in paths
+                ]
+                for part, paths in temporaries.items()
+            }
+            for part, row in rows:
+                for stream, text in zip(streams[part], row, strict=True):
+                    stream.write(text + "\n")
+                counts[part] += 1
         for part, count in counts.items():
             if count == 0:
                 raise UserError(f"no line is left for {parts[part][0]}; check what it is made from")
     return counts
-
-
-def full_disk(path: PathLike, error: OSError) -> UserError:
-    """The error for a write that failed, with what to do when the disk is full."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return UserError(
-            f"cannot write {path}: {error.strerror}; free some space and run the same command "
-            f"again, the finished steps are kept (folder {Path(path).resolve().parent})"
-        )
-    return UserError(f"cannot write {path}: {error.strerror}; the file was not changed")

@@ -10,15 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
-from tqdm import tqdm
-
-from onmt_evsoftmax.corpora.parallel import full_disk, lines_of
 from onmt_evsoftmax.report.console import UserError
-from onmt_evsoftmax.report.files import replacing
+from onmt_evsoftmax.report.files import lines_of, replacing
+from onmt_evsoftmax.report.progress import progress
 
 KINDS = ("bpe", "sentencepiece")
 MOST_SENTENCES = 5_000_000  # that SentencePiece learns from; it keeps them in memory
-_SPACE = "▁"  # how SentencePiece writes the space before a word
 
 
 def learn(kind: str, texts: Sequence[Path], size: int, output: Path) -> None:
@@ -33,12 +30,9 @@ def learn(kind: str, texts: Sequence[Path], size: int, output: Path) -> None:
         step = -(-count // MOST_SENTENCES)
     lines = islice((line for path in texts for line in lines_of(path)), 0, None, step)
     learner = _learn_bpe if kind == "bpe" else _learn_sentencepiece
-    data = learner(tqdm(lines, desc=f"reading for {kind}", unit=" lines", leave=False), size)
+    data = learner(progress(f"reading for {kind}", unit="lines", lines=lines), size)
     with replacing(output) as temporary:
-        try:
-            temporary.write_bytes(data)
-        except OSError as error:
-            raise full_disk(output, error) from error
+        temporary.write_bytes(data)
 
 
 def _learn_bpe(lines: Iterable[str], merges: int) -> bytes:
@@ -81,38 +75,34 @@ def kind_of(model: Path) -> str:
 
 
 @functools.cache
-def _encoder(model: Path) -> Callable[[str], str]:
-    if kind_of(model) == "sentencepiece":
-        import sentencepiece
+def encoder(model: Path) -> Callable[[str], str]:
+    """What splits a line into subwords separated by spaces, read from what ``learn`` wrote.
 
-        processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
-        return lambda line: " ".join(processor.encode(line, out_type=str))
+    A model that cannot be read is refused.
+    """
     from subword_nmt.apply_bpe import BPE
 
-    with open(model, encoding="utf-8") as codes:
-        return BPE(codes).process_line
-
-
-def check_model(model: Path) -> None:
-    """Refuse a model that cannot be read, before a long run begins."""
     try:
-        _encoder(model)
-    except (OSError, RuntimeError, SystemExit, UnicodeDecodeError) as error:
+        data = model.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {model}: {error.strerror}") from error
+    try:
+        if kind_of(model) == "bpe":
+            return BPE(io.StringIO(data.decode("utf-8"))).process_line
+        import sentencepiece
+
+        processor = sentencepiece.SentencePieceProcessor(model_proto=data)
+    # SystemExit: how subword-nmt refuses a file that is no list of merges.
+    except (RuntimeError, ValueError, IndexError, SystemExit) as error:
         raise UserError(
-            f"{model} is no model of subwords: neither bpe codes nor a SentencePiece *.model"
+            f"{model} is not a subword model: neither BPE codes nor a SentencePiece *.model"
         ) from error
+    return lambda line: " ".join(processor.encode(line, out_type=str))
 
 
 def encode_line(model: Path, line: str) -> str:
     """Split one line into subwords separated by spaces."""
-    return _encoder(model)(line)
-
-
-def decode_line(kind: str, line: str) -> str:
-    """Join the subwords of one line into words again."""
-    if kind == "sentencepiece":
-        return line.replace(" ", "").replace(_SPACE, " ").strip()
-    return (line + " ").replace("@@ ", "").rstrip()
+    return encoder(model)(line)
 
 
 def vocabulary(lines: Iterable[str]) -> list[str]:

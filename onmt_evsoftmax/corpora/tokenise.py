@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from multiprocessing import get_context
 
-from tqdm import tqdm
+from onmt_evsoftmax.report.progress import progress
 
 _BLOCK = 50_000  # lines in memory at a time per process
 
@@ -38,8 +38,8 @@ def mapped(
     function: Callable[[str], str], lines: Iterable[str], jobs: int, title: str
 ) -> Iterator[str]:
     """``map(function, lines)`` in order, on ``jobs`` processes, with progress on stderr."""
-    with tqdm(lines, desc=title, unit=" lines", mininterval=1.0, leave=False) as progress:
-        stream = iter(progress)
+    with progress(title, unit="lines", lines=lines) as bar:
+        stream = iter(bar)
         block = list(islice(stream, _BLOCK))
         if jobs == 1 or len(block) < _BLOCK:  # other processes would take longer to start
             yield from map(function, chain(block, stream))

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from onmt_evsoftmax.corpora import extract, settings, split, subwords, tokenise
 from onmt_evsoftmax.corpora.clean import Cleaning
+from onmt_evsoftmax.corpora.fetch import fetch, read_sources
+from onmt_evsoftmax.corpora.marks import joined
 from onmt_evsoftmax.corpora.parallel import (
     Pair,
     lines_of,
@@ -21,7 +23,6 @@ from onmt_evsoftmax.corpora.parallel import (
     write_parts,
 )
 from onmt_evsoftmax.report.console import UserError, command_line
-from onmt_evsoftmax.report.download import fetch, read_sources
 
 _EXAMPLE = """example:
   $ onmt_evsoftmax corpora fetch --sources recipes/multi30k/sources.tsv -o downloads
@@ -121,7 +122,7 @@ def _learn(args: argparse.Namespace) -> None:
 
 
 def _encode(args: argparse.Namespace) -> None:
-    subwords.check_model(args.model)
+    subwords.encoder(args.model)  # refused now, not after a long run has begun
     _each(args, functools.partial(subwords.encode_line, args.model), "encoding")
 
 
@@ -131,7 +132,7 @@ def _vocabulary(args: argparse.Namespace) -> None:
 
 
 def _words(kind: str, lang: str | None, truecased: bool, line: str) -> str:
-    line = subwords.decode_line(kind, line) if kind != "words" else line
+    line = joined(line, kind)
     line = tokenise.detokenise_line(lang, line) if lang else line
     return line[:1].upper() + line[1:] if truecased else line
 

@@ -1,8 +1,9 @@
-"""Fast ways to compute what the rest of the package defines, each falling back to that definition.
+"""Fast versions of what the rest of the package defines, each falling back to that definition.
 
 The kernels are plain C, compiled when the package is installed if there is a compiler; without one,
 or with ``ONMT_EVSOFTMAX_BACKEND=torch``, torch computes everything. They serve tensors on the CPU.
-The functions here return None for what they do not serve: the caller then computes it by itself.
+The functions here return None for what they do not serve: the caller then computes it itself.
+``README.md`` in this folder shows how a call travels.
 """
 
 from __future__ import annotations
@@ -11,22 +12,28 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from onmt_evsoftmax.kernels import attention as fused
 from onmt_evsoftmax.kernels import library
 from onmt_evsoftmax.kernels import rows as operators
-from onmt_evsoftmax.kernels.library import BACKENDS, backend, using
+from onmt_evsoftmax.kernels.library import BACKENDS, accepts, backend, using
 
 __all__ = [
     "BACKENDS",
     "MAX_HEAD",
+    "accepts",
     "attention_backward",
     "attention_forward",
     "available",
     "backend",
+    "exporting",
+    "forward_mode",
     "rows_backward",
     "rows_forward",
     "serves",
+    "tracing",
+    "transformed",
     "using",
 ]
 
@@ -41,18 +48,30 @@ def available() -> bool:
     return library.active() is not None
 
 
-def serves(tensor: Tensor) -> bool:
-    """Whether the row kernels take tensors of this type, on this device."""
-    return (
-        tensor.is_cpu
-        and library.active() is not None
-        and tensor.dtype in operators.DTYPES
-        and tensor.layout is torch.strided
-        and 0 < tensor.dim() <= operators.MAX_RANK
-    )
+# --- who is watching ------------------------------------------------------------------------------
 
 
-def _traced(tensor: Tensor) -> bool:
+def exporting() -> bool:
+    """Whether what is computed is recorded for another program, which does not have the kernels.
+
+    So it is in ``torch.jit.trace``, ``torch.export`` and both of torch's ONNX exporters.
+    """
+    if torch.compiler.is_compiling():
+        return torch.compiler.is_exporting()
+    return torch._C._is_tracing()
+
+
+def tracing() -> bool:
+    """Whether operations are recorded, to run later on other values: compiled or exported."""
+    return torch.compiler.is_compiling() or torch._C._is_tracing()
+
+
+def forward_mode() -> bool:
+    """Whether derivatives are being taken forward (``torch.func.jvp``, ``forward_ad``)."""
+    return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
+
+
+def transformed(tensor: Tensor) -> bool:
     """Whether memory does not hold the tensor as it is: torch's dispatcher must see the call.
 
     True while compiling, for fake tensors, for what ``torch.func`` transformations wrap, and for
@@ -66,33 +85,47 @@ def _traced(tensor: Tensor) -> bool:
     )
 
 
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def serves(tensor: Tensor) -> bool:
+    """Whether the row kernels take tensors of this type, on this device, now."""
+    return (
+        tensor.is_cpu
+        and library.active() is not None
+        and tensor.dtype in operators.DTYPES
+        and tensor.layout is torch.strided
+        and 0 < tensor.dim() <= operators.MAX_RANK
+        and not exporting()
+    )
+
+
 def rows_forward(
     normalizer: str,
     scores: Tensor,
     mask: Tensor | None = None,
     dim: int = -1,
-    *,
-    eps: float = 0.0,
+    parameter: float = 0.0,
     want_support: bool = True,
 ) -> tuple[Tensor, Tensor | None] | None:
-    """(p, support) of ``"evsoftmax"``, ``"sparsemax"`` or ``"entmax15"`` along ``dim``.
+    """(p, support) of a normalizer of :data:`library.NORMALIZERS` along ``dim``.
 
     ``mask`` (True = takes part) has the rank of the scores, whole rows along ``dim``, and may
-    broadcast elsewhere. Computes in float32 for half precision, in the type of the scores else.
+    broadcast elsewhere. Computes half precision in float32, else in the type of the scores.
     """
-    if not serves(scores):
+    if not serves(scores) or not (parameter == 0.0 or accepts(normalizer, parameter)):
         return None
     last = dim == -1 or dim == scores.dim() - 1
     if not last:
         scores = scores.movedim(dim, -1)
         mask = None if mask is None else mask.movedim(dim, -1)
-    if _traced(scores):
+    if transformed(scores):
         p, support = torch.ops.onmt_evsoftmax.rows_forward(
-            normalizer, scores, mask, eps, want_support
+            normalizer, scores, mask, parameter, want_support
         )
         support = support if want_support else None
     else:
-        p, support = operators.rows_forward(normalizer, scores, mask, eps, want_support)
+        p, support = operators.rows_forward(normalizer, scores, mask, parameter, want_support)
     if last:
         return p, support
     return p.movedim(-1, dim), None if support is None else support.movedim(-1, dim)
@@ -100,25 +133,28 @@ def rows_forward(
 
 def rows_backward(normalizer: str, p: Tensor, grad: Tensor, dim: int = -1) -> Tensor | None:
     """Gradient of the scores; None also where the result must be differentiable in turn."""
-    if not serves(p) or torch.is_grad_enabled():
+    if not serves(p) or torch.is_grad_enabled() or forward_mode():
         return None
     last = dim == -1 or dim == p.dim() - 1
     if not last:
         p, grad = p.movedim(dim, -1), grad.movedim(dim, -1)
-    run = torch.ops.onmt_evsoftmax.rows_backward if _traced(grad) else operators.rows_backward
+    run = torch.ops.onmt_evsoftmax.rows_backward if transformed(grad) else operators.rows_backward
     grad_scores = run(normalizer, p, grad if grad.dtype == p.dtype else grad.to(p.dtype))
     return grad_scores if last else grad_scores.movedim(-1, dim)
 
 
+# --- attention ------------------------------------------------------------------------------------
+
+
 def attention_forward(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     """ev-softmax attention on the CPU; see :func:`fused.attention_forward`."""
-    if _traced(query):
+    if transformed(query):
         return torch.ops.onmt_evsoftmax.attention_forward(query, *rest)
     return fused.attention_forward(query, *rest)
 
 
 def attention_backward(grad: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of query, key and value; see :func:`fused.attention_backward`."""
-    if _traced(grad):
+    if transformed(grad):
         return torch.ops.onmt_evsoftmax.attention_backward(grad, *rest)
     return fused.attention_backward(grad, *rest)

@@ -32,7 +32,7 @@ def _of_rows(query: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _readable(tensor: Tensor) -> Tensor:
-    """With its numbers where and as they are in memory: one after the other, none negated."""
+    """The tensor with the entries of a row adjacent in memory, and not marked as negated."""
     tensor = tensor.resolve_neg()
     return tensor if tensor.stride(-1) == 1 or tensor.size(-1) == 1 else tensor.contiguous()
 
@@ -157,7 +157,7 @@ def _check(
     dropout_p: float,
     seed: Tensor | None,
 ) -> None:
-    """Operators are within everybody's reach: check what the functions' callers have checked."""
+    """Anybody can call an operator: check what the callers of the functions have checked."""
     tensors = (query, key, value)
     fit = (
         all(t.dim() == 4 and t.dtype == torch.float32 for t in tensors)
@@ -172,8 +172,8 @@ def _check(
             f"mask boolean (B, H, S); they are {[tuple(t.shape) for t in tensors]}"
             + ("" if key_mask is None else f" and {tuple(key_mask.shape)}")
         )
-    if not 0.0 <= dropout_p < 1.0 or (dropout_p > 0 and seed is None):
-        raise ValueError(f"dropout_p must be at least 0 and below 1, with a seed, not {dropout_p}")
+    if not 0.0 <= dropout_p <= 1.0 or (dropout_p > 0 and seed is None):
+        raise ValueError(f"dropout_p must be from 0 to 1, with a seed if above 0, not {dropout_p}")
 
 
 def _attention_forward(

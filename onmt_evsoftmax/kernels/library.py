@@ -1,7 +1,7 @@
-"""The compiled library: found, loaded, chosen. Where there is none, the package works without.
+"""The compiled library: found, loaded, chosen. Without one, torch computes everything.
 
-It is loaded after torch on purpose: both use OpenMP, and the second to come shares the runtime, and
-so the threads, of the first.
+It is loaded after torch on purpose: both use OpenMP, and whichever is loaded second shares the
+runtime, and so the threads, of the first.
 """
 
 from __future__ import annotations
@@ -41,12 +41,14 @@ def _load() -> ctypes.CDLL | None:
             try:
                 native = ctypes.CDLL(str(path))
             except OSError as error:
-                message = f"computing with torch, for the kernels do not load: {error}"
+                message = f"torch computes everything, since the kernels do not load: {error}"
                 warnings.warn(message, stacklevel=2)
                 return None
             for name, arguments in _SIGNATURES.items():
                 getattr(native, _PREFIX + name).argtypes = arguments
-            getattr(native, _PREFIX + "variant").restype = ctypes.c_char_p
+            for name in ("variant", "normalizers"):
+                getattr(native, _PREFIX + name).restype = ctypes.c_char_p
+            getattr(native, _PREFIX + "ranges").restype = ctypes.POINTER(_REAL)
             return native
     return None
 
@@ -55,6 +57,16 @@ _native = _load()
 _active: ctypes.CDLL | None = None
 #: Looked up once: a small call is over before an attribute of a library is found.
 _functions = {name: getattr(_native, _PREFIX + name) for name in _SIGNATURES if _native}
+#: Normalizers with a row kernel → their numbers, as the table in ``c/normalizers.h`` has them.
+NORMALIZERS: dict[str, int] = {}
+#: The least and the largest parameter that each of them takes; 0 is always taken.
+RANGES: dict[str, tuple[float, float]] = {}
+if _native is not None:
+    _ranges = getattr(_native, _PREFIX + "ranges")()
+    _names = getattr(_native, _PREFIX + "normalizers")().decode().split()
+    for _number, _name in enumerate(_names):
+        NORMALIZERS[_name] = _number
+        RANGES[_name] = (_ranges[2 * _number], _ranges[2 * _number + 1])
 
 
 def active() -> ctypes.CDLL | None:
@@ -102,13 +114,21 @@ def using(name: str) -> Iterator[None]:
         choose(before)
 
 
+def accepts(normalizer: str, parameter: float) -> bool:
+    """Whether there is a row kernel for a normalizer that computes it with this parameter."""
+    if normalizer not in RANGES:
+        return False
+    least, most = RANGES[normalizer]
+    return parameter == 0.0 or least <= parameter <= most
+
+
 def call(name: str, *arguments: object) -> None:
     """Call a C function by name without Python's lock; what it reports becomes an exception."""
     status = _functions[name](*arguments)
     if status == 1:
-        raise MemoryError(f"the {name} kernel found no memory for its scratch space")
+        raise MemoryError(f"no memory for the scratch space of the {name} kernel")
     if status:
-        raise RuntimeError(f"the {name} kernel refused a size or option that is out of its range")
+        raise RuntimeError(f"a size or option is out of the range of the {name} kernel")
 
 
 choose(os.environ.get("ONMT_EVSOFTMAX_BACKEND", "auto"))

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from onmt_evsoftmax.kernels import library
 
-#: Numbers that ``c/kernels.h`` gives to normalizers and types.
-NORMALIZERS = {"evsoftmax": 0, "sparsemax": 1, "entmax15": 2}
+#: Numbers that ``c/kernels.h`` gives to types.
 DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 MAX_RANK = 16
 
@@ -25,7 +24,7 @@ _Four = ctypes.c_int64 * 4
 
 
 def rows_forward(
-    normalizer: str, scores: Tensor, mask: Tensor | None, eps: float, want_support: bool
+    normalizer: str, scores: Tensor, mask: Tensor | None, parameter: float, want_support: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Probabilities of ``scores`` (…, K), and their support, if wanted.
 
@@ -52,7 +51,7 @@ def rows_forward(
         layout = _layout(scores, mask)
     library.call(
         "rows_forward",
-        NORMALIZERS[normalizer],
+        library.NORMALIZERS[normalizer],
         DTYPES[scores.dtype],
         rows,
         columns,
@@ -61,7 +60,7 @@ def rows_forward(
         None if mask is None else mask.data_ptr(),
         p.data_ptr(),
         None if support is None else support.data_ptr(),
-        eps,
+        parameter,
         torch.get_num_threads(),
     )
     return p, support
@@ -91,7 +90,7 @@ def rows_backward(normalizer: str, p: Tensor, grad: Tensor) -> Tensor:
     grad_scores = torch.empty_like(p)
     library.call(
         "rows_backward",
-        NORMALIZERS[normalizer],
+        library.NORMALIZERS[normalizer],
         DTYPES[p.dtype],
         p.numel() // columns if columns else 0,
         columns,
@@ -107,18 +106,19 @@ def rows_backward(normalizer: str, p: Tensor, grad: Tensor) -> Tensor:
 
 _operators = torch.library.Library("onmt_evsoftmax", "DEF")
 _operators.define(
-    "rows_forward(str normalizer, Tensor scores, Tensor? mask, float eps, bool want_support)"
+    "rows_forward(str normalizer, Tensor scores, Tensor? mask, float parameter, bool want_support)"
     " -> (Tensor, Tensor)"
 )
 _operators.define("rows_backward(str normalizer, Tensor p, Tensor grad) -> Tensor")
 
 
-# Operators are within everybody's reach: they check what the functions' callers have checked.
+# Anybody can call an operator: they check what the callers of the functions have checked.
 
 
 def _check(normalizer: str, tensor: Tensor) -> None:
-    if normalizer not in NORMALIZERS:
-        raise ValueError(f"normalizer must be one of {', '.join(NORMALIZERS)}, not {normalizer!r}")
+    if normalizer not in library.NORMALIZERS:
+        known = ", ".join(library.NORMALIZERS)
+        raise ValueError(f"normalizer must be one of {known}, not {normalizer!r}")
     if tensor.dtype not in DTYPES or not 0 < tensor.dim() <= MAX_RANK:
         raise TypeError(
             f"rows must be of {', '.join(map(str, DTYPES))} in 1 to {MAX_RANK} dimensions, not of "
@@ -131,6 +131,8 @@ def _rows_forward(
 ) -> tuple[Tensor, Tensor]:
     """An operator returns tensors: a support that is not wanted is empty."""
     _check(normalizer, scores)
+    if not library.accepts(normalizer, rest[0]):
+        raise ValueError(f"the {normalizer} kernel does not take the parameter {rest[0]}")
     if mask is not None:
         same_rank = mask.dtype == torch.bool and mask.dim() == scores.dim()
         pairs = zip(mask.shape[:-1], scores.shape[:-1], strict=False)
@@ -163,7 +165,7 @@ _operators.impl("rows_backward", _rows_backward, "CPU")
 
 @torch.library.register_fake("onmt_evsoftmax::rows_forward", lib=_operators)
 def _(
-    normalizer: str, scores: Tensor, mask: Tensor | None, eps: float, want_support: bool
+    normalizer: str, scores: Tensor, mask: Tensor | None, parameter: float, want_support: bool
 ) -> tuple[Tensor, Tensor]:
     p = torch.empty_like(scores, memory_format=torch.contiguous_format)
     return p, scores.new_empty(scores.shape if want_support else 0, dtype=torch.bool)
@@ -199,12 +201,14 @@ def _front(tensor: Tensor, axis: int | None, size: int, rank: int) -> Tensor:
 
 @torch.library.register_vmap("onmt_evsoftmax::rows_forward", lib=_operators)
 def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
-    normalizer, scores, mask, eps, want_support = inputs
+    normalizer, scores, mask, parameter, want_support = inputs
     rank = scores.dim() + (in_dims[1] is None)
     scores = _front(scores, in_dims[1], info.batch_size, rank)
     scores = scores.expand(info.batch_size, *scores.shape[1:])
     mask = None if mask is None else _front(mask, in_dims[2], info.batch_size, rank)
-    p, support = torch.ops.onmt_evsoftmax.rows_forward(normalizer, scores, mask, eps, want_support)
+    p, support = torch.ops.onmt_evsoftmax.rows_forward(
+        normalizer, scores, mask, parameter, want_support
+    )
     return (p, support), (0, 0 if want_support else None)
 
 

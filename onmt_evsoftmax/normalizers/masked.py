@@ -1,23 +1,89 @@
-"""What the normalizers are made of: the masked row, its maximum and mean, and two Functions.
+r"""The masked row, which all normalizers share, and the contract that they keep.
 
-A *row* is what lies along ``dim``. An entry is *hidden* when its mask is False or its score is
-``-inf``; the others are *valid*. Tensors here are float32 or float64, and ``hidden`` has the rank
-of the scores with whole rows, so that everything broadcasts.
+Every normalizer is ``f(scores, mask=None, dim=-1, *, return_support=False, …)``.
+
+- ``mask`` is boolean, broadcastable to ``scores``, and **True means the entry takes part** (the
+  convention of ``torch.nn.functional.scaled_dot_product_attention``). Masked entries enter no mean,
+  sum or maximum; their probability and gradient are exactly 0 whatever their score is. A score of
+  ``-inf`` counts as masked.
+- A row with nothing valid gives zeros. A row with ``nan`` or ``+inf`` among its valid entries gives
+  ``nan`` in that row only.
+- The largest valid entry is in the support. Scores are compared as they are given: equal ones are
+  treated alike, so a row of equal scores is uniform, and an entry that differs from a threshold
+  only by rounding may fall on either side of it. (Attention computes its own scores, and promises
+  more: see :mod:`onmt_evsoftmax.attention`.)
+- Half precision is computed in float32 and returned in the input's type.
+- ``return_support=True`` also returns a boolean mask of the entries with non-zero probability. It
+  is not ``p > 0``: a supported entry may be too small for the floating-point type.
+- Derivatives of any order, backward and forward (``torch.func.jvp``, ``jacfwd``, ``hessian``).
+- ``torch.compile`` and ``torch.vmap`` see one operation. While a model is traced or exported
+  (``torch.jit.trace``, ``torch.export``, ONNX), torch's own operations compute everything.
+
+A *row* is what lies along ``dim``; K is the number of its valid entries and v̄ their mean. An entry
+is *hidden* when it is masked or ``-inf``. Below, tensors are float32 or float64, and ``hidden`` has
+the rank of the scores with whole rows, so that everything broadcasts.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, cast, overload
 
-import entmax as entmax_library
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from onmt_evsoftmax import kernels
 
-#: Of float32: denormal below, and above a long row of them may not have a sum.
-SMALLEST_EPS, LARGEST_EPS = torch.finfo(torch.float32).tiny, 1e30
+HALF = (torch.float16, torch.bfloat16)
+
+
+class RowFunction(Protocol):
+    """What every normalizer is to a type checker."""
+
+    __name__: str
+
+    @overload
+    def __call__(
+        self,
+        scores: Tensor,
+        mask: Tensor | None = None,
+        dim: int = -1,
+        *,
+        return_support: Literal[False] = False,
+        **parameters: Any,
+    ) -> Tensor: ...
+
+    @overload
+    def __call__(
+        self,
+        scores: Tensor,
+        mask: Tensor | None = None,
+        dim: int = -1,
+        *,
+        return_support: Literal[True],
+        **parameters: Any,
+    ) -> tuple[Tensor, Tensor]: ...
+
+    @overload
+    def __call__(
+        self,
+        scores: Tensor,
+        mask: Tensor | None = None,
+        dim: int = -1,
+        *,
+        return_support: bool,
+        **parameters: Any,
+    ) -> Any: ...
+
+
+def row_function(function: Callable[..., Any]) -> RowFunction:
+    """Say to type checkers that the function keeps the contract; nothing changes when it runs."""
+    return cast(RowFunction, function)
+
+
+# --- before and after -----------------------------------------------------------------------------
 
 
 def fits(shape: torch.Size, whole: torch.Size) -> bool:
@@ -27,26 +93,88 @@ def fits(shape: torch.Size, whole: torch.Size) -> bool:
     """
     offset = len(whole) - len(shape)
     return offset >= 0 and all(
-        size in (1, whole_size) for size, whole_size in zip(shape, whole[offset:], strict=True)
+        size == 1 or size == whole_size
+        for size, whole_size in zip(shape, whole[offset:], strict=True)
     )
 
 
-def find_hidden(scores: Tensor, mask: Tensor | None, *, look: bool = False) -> Tensor | None:
-    """Which entries take no part (True = hidden; broadcastable to scores), or None if all do.
+def check(scores: Tensor, mask: Tensor | None, dim: int) -> Tensor | None:
+    """Refuse what would be silently wrong; return the mask with the rank of scores, whole rows."""
+    if not scores.is_floating_point():
+        raise TypeError(f"scores must be floating point, not {scores.dtype}")
+    if mask is None:
+        return None
+    if mask.dtype != torch.bool:
+        raise TypeError(f"mask must be boolean (True = takes part), not {mask.dtype}")
+    if mask.shape == scores.shape:
+        return mask
+    if not fits(mask.shape, scores.shape):
+        raise ValueError(
+            f"mask of shape {tuple(mask.shape)} does not broadcast to scores {tuple(scores.shape)}"
+        )
+    mask = mask.reshape((1,) * (scores.dim() - mask.dim()) + mask.shape)
+    shape = list(mask.shape)
+    shape[dim] = scores.size(dim)
+    return mask.expand(shape)
 
-    ``look`` allows to look whether there is any ``-inf`` at all, which saves time but makes control
-    flow depend on values: only for a Function's forward, which never sees vmap's tensors.
+
+def widen(scores: Tensor) -> Tensor:
+    """Half precision to float32; float32 and float64 as they are."""
+    return scores.float() if scores.dtype in HALF else scores
+
+
+def normalize(
+    function: Any,
+    kernel: str | None,
+    scores: Tensor,
+    mask: Tensor | None,
+    dim: int,
+    parameter: Any,
+    return_support: bool,
+) -> Any:
+    """Apply one of the Functions, (scores, parameter, mask, dim, want_support) → (p, support).
+
+    ``kernel`` is the row kernel that it will use, if there is one.
     """
-    masked = None if mask is None else ~mask
-    if look and _looks_possible(scores) and scores.amin() > -math.inf:
-        return masked
+    mask = check(scores, mask, dim)
+    if scores.size(dim) == 0:
+        return result(scores, torch.zeros_like(scores, dtype=torch.bool), return_support)
+    # A kernel computes half precision in float32 by itself; torch must be told to.
+    wide = scores
+    if scores.dtype in HALF and not (kernel and kernels.serves(scores)):
+        wide = scores.float()
+    p, support = apply(function, wide, parameter, mask, dim, return_support)
+    return result(p if wide is scores else p.to(scores.dtype), support, return_support)
+
+
+def result(p: Tensor, support: Tensor | None, return_support: bool) -> Any:
+    """What a normalizer returns."""
+    return (p, support) if return_support else p
+
+
+# --- the row --------------------------------------------------------------------------------------
+
+
+def hidden_entries(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Which entries take no part (True = hidden; broadcastable to scores)."""
     infinite = scores == -math.inf
-    return infinite if masked is None else infinite | masked
+    return infinite if mask is None else infinite | ~mask
 
 
-def _looks_possible(tensor: Tensor) -> bool:
-    """Whether a shortcut may depend on values: not while compiling, and not if it costs a sync."""
-    return tensor.device.type == "cpu" and tensor.numel() > 0 and not torch.compiler.is_compiling()
+def find_hidden(scores: Tensor, mask: Tensor | None) -> Tensor | None:
+    """The same, or None if all take part, after a look whether there is any ``-inf`` at all.
+
+    That saves time but makes control flow depend on values: only for a Function's forward, which
+    never sees vmap's tensors.
+    """
+    if may_look(scores) and scores.amin() > -math.inf:
+        return None if mask is None else ~mask
+    return hidden_entries(scores, mask)
+
+
+def may_look(tensor: Tensor) -> bool:
+    """Whether a shortcut may depend on values: not while tracing, nor if it costs a sync."""
+    return tensor.device.type == "cpu" and tensor.numel() > 0 and not kernels.tracing()
 
 
 def shift(scores: Tensor, hidden: Tensor | None, dim: int) -> Tensor:
@@ -76,168 +204,60 @@ def count(hidden: Tensor | None, like: Tensor, dim: int) -> Tensor | int:
     return size if hidden is None else size - hidden.sum(dim, keepdim=True, dtype=torch.int32)
 
 
-def _clear(p: Tensor, hidden: Tensor | None) -> Tensor:
+def clear(p: Tensor, hidden: Tensor | None) -> Tensor:
     """Make hidden entries 0 also in rows that are not finite (which includes: nothing valid)."""
-    if hidden is None or (_looks_possible(p) and not p.sum().isnan()):
+    if hidden is None or (may_look(p) and not p.sum().isnan()):
         return p
     return torch.where(hidden, 0.0, p)
 
 
-class Exponential(torch.autograd.Function):
-    """softmax (``eps is None``) and evsoftmax.
+# --- derivatives and transformations --------------------------------------------------------------
 
-    (scores, eps, mask, dim, want_support) → (p, support), which may be None if it is not wanted.
+
+def along_simplex(slope: Tensor, vector: Tensor, dim: int) -> Tensor:
+    """J · vector for the Jacobian J = diag(s) − s sᵀ / Σs that all normalizers have.
+
+    It is symmetric: the same formula is the derivative backward and forward.
+    """
+    total = slope.sum(dim, keepdim=True)
+    share = slope / total.masked_fill(total == 0, 1.0)
+    return slope * (vector - (share * vector).sum(dim, keepdim=True))
+
+
+def both_ways(function: Any) -> Any:
+    """Give a Function with ``tangent`` a twin that has it as ``jvp``.
+
+    A twin, because ``torch.compile`` refuses a Function with a ``jvp``.
     """
 
-    @staticmethod
-    def kernel(eps: float | None) -> str | None:
-        """The kernel that computes the same, if there is one.
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
+        # torch switches forward mode off here, and so would lose the derivative of a derivative.
+        with forward_ad._set_fwd_grad_enabled(True):
+            return function.tangent(ctx, *tangents)
 
-        It multiplies with eps in float32, and adds up; in logarithms any eps will do.
-        """
-        within = eps is not None and (eps == 0 or SMALLEST_EPS <= eps <= LARGEST_EPS)
-        return "evsoftmax" if within else None
-
-    @staticmethod
-    def forward(
-        scores: Tensor, eps: float | None, mask: Tensor | None, dim: int, want_support: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        kernel = Exponential.kernel(eps)
-        if kernel is not None:
-            fast = kernels.rows_forward(
-                kernel, scores, mask, dim, eps=eps or 0.0, want_support=want_support
-            )
-            if fast is not None:
-                return fast
-        hidden = find_hidden(scores, mask, look=True)
-        logits = shift(scores, hidden, dim)
-        if eps is None:
-            support = logits > -math.inf
-        else:
-            support = logits >= mean(logits, hidden, dim)
-            if eps > 0:
-                logits = logits + log_weight(support, eps).to(logits.dtype)
-                support = logits > -math.inf
-            else:
-                logits = torch.where(support, logits, -math.inf)
-        return _clear(torch.softmax(logits, dim), hidden), support
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Any]) -> None:
-        ctx.save_for_backward(output[0])
-        if output[1] is not None:
-            ctx.mark_non_differentiable(output[1])
-        ctx.dim = inputs[3]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (p,) = ctx.saved_tensors
-        grad_scores = kernels.rows_backward("evsoftmax", p, grads[0], ctx.dim)
-        if grad_scores is None:
-            grad_scores = torch._softmax_backward_data(grads[0], p, ctx.dim, p.dtype)
-        return grad_scores, None, None, None, None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
-        return _batched(Exponential, info.batch_size, in_dims, inputs)
+    function.twin = type(function.__name__, (function,), {"jvp": staticmethod(jvp)})
+    return function
 
 
-def log_weight(kept: Tensor, eps: float) -> Tensor:
-    """log(1{kept} + eps), the logarithm of what evsoftmax multiplies exp(v) with."""
-    return torch.where(kept, math.log1p(eps), math.log(eps) if eps > 0 else -math.inf)
+def save(ctx: Any, output: tuple[Tensor, Tensor | None], *others: Tensor) -> None:
+    """What the derivatives of a Function need, for both directions."""
+    p, support = output
+    ctx.save_for_backward(p, *others)
+    ctx.save_for_forward(p, *others)
+    if support is not None:
+        ctx.mark_non_differentiable(support)
+    ctx.set_materialize_grads(True)
 
 
-class Entmax(torch.autograd.Function):
-    """The entmax family: (scores, alpha, mask, dim, want_support) → (p, support).
-
-    Root finding by the library ``entmax``, or, for alpha 2 and 1.5, by a kernel.
-    """
-
-    @staticmethod
-    def kernel(alpha: float | Tensor) -> str | None:
-        """The kernel that computes the same, if there is one."""
-        return None if isinstance(alpha, Tensor) else {2.0: "sparsemax", 1.5: "entmax15"}.get(alpha)
-
-    @staticmethod
-    def forward(
-        scores: Tensor, alpha: float | Tensor, mask: Tensor | None, dim: int, want_support: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        kernel = Entmax.kernel(alpha)
-        if kernel is not None:
-            fast = kernels.rows_forward(kernel, scores, mask, dim, want_support=want_support)
-            if fast is not None:
-                return fast
-        hidden = find_hidden(scores, mask, look=True)
-        shifted = shift(scores, hidden, dim)
-        # The threshold lies within 1 / (alpha − 1) of the maximum: what is far below has no part in
-        # it, and clamped there it cannot overflow. The library cannot take a row of nan.
-        sound = shifted.amax(dim, keepdim=True) == 0.0
-        lowest = torch.as_tensor(-2.0 / (alpha - 1.0)).to(shifted)
-        bounded = torch.where(sound, shifted, 0.0).maximum(lowest)
-        if not isinstance(alpha, Tensor) and alpha == 2.0:
-            p = entmax_library.sparsemax(bounded, dim)
-        elif not isinstance(alpha, Tensor) and alpha == 1.5:
-            p = entmax_library.entmax15(bounded, dim)
-        else:
-            p = entmax_library.entmax_bisect(bounded, alpha, dim)
-        # With alpha near 1 a supported probability may underflow: compare with the threshold
-        # −max(p)^(alpha−1), which is where the largest entry (0 after the shift) puts it.
-        threshold = -(p.amax(dim, keepdim=True) ** (alpha - 1.0))
-        support = sound & ((p > 0) | (bounded * (alpha - 1.0) > threshold))
-        return _clear(torch.where(sound, p, math.nan), hidden), support
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Any]) -> None:
-        _, alpha, _, ctx.dim, _ = inputs
-        if output[1] is not None:
-            ctx.mark_non_differentiable(output[1])
-        if isinstance(alpha, Tensor):
-            ctx.save_for_backward(output[0], alpha)
-        else:
-            ctx.alpha = alpha
-            ctx.save_for_backward(output[0])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        p, *saved = ctx.saved_tensors
-        alpha = saved[0] if saved else ctx.alpha
-        grad, dim = grads[0], ctx.dim
-        kernel = Entmax.kernel(alpha)
-        fast = None if kernel is None else kernels.rows_backward(kernel, p, grad, dim)
-        if fast is not None:
-            return fast, None, None, None, None
-        # Jacobian: diag(s) − s sᵀ / Σs with s = p^(2−alpha) on the support.
-        inside = p > 0
-        safe = p.masked_fill(~inside, 1.0)
-        curve = (safe ** (2.0 - alpha)).masked_fill(~inside, 0.0)
-        curve_sum = curve.sum(dim, keepdim=True)
-        share = curve / curve_sum.masked_fill(curve_sum == 0, 1.0)
-        grad_scores = curve * (grad - (share * grad).sum(dim, keepdim=True))
-        grad_scores = torch.where(p.isnan(), p, grad_scores)
-        if not (saved and ctx.needs_input_grad[1]):
-            return grad_scores, None, None, None, None
-        # Correia, Niculae & Martins (2019), proposition 1.
-        p_log_p = p * safe.log()
-        d_alpha = (p - share) / (alpha - 1.0) ** 2
-        d_alpha = d_alpha - (p_log_p - share * p_log_p.sum(dim, keepdim=True)) / (alpha - 1.0)
-        return grad_scores, (grad * d_alpha).sum(dim, keepdim=True), None, None, None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
-        return _batched(Entmax, info.batch_size, in_dims, inputs)
-
-
-def _batched(
-    function: type[torch.autograd.Function], size: int, in_dims: tuple[int | None, ...], inputs: Any
-) -> Any:
-    """The vmap rule of both Functions: a batch dimension in front changes no row."""
+def batched(function: Any, size: int, in_dims: tuple[int | None, ...], inputs: Any) -> Any:
+    """The vmap rule of every Function: a batch dimension in front changes no row."""
     scores, parameter, mask, dim, want_support = inputs
     rank = scores.dim() - (in_dims[0] is not None)
     front = [
         _batch_first(tensor, axis, size, rank) if isinstance(tensor, Tensor) else tensor
         for tensor, axis in zip((scores, parameter, mask), in_dims[:3], strict=True)
     ]
-    p, support = function.apply(*front, dim % rank + 1, want_support)
+    p, support = apply(function, *front, dim % rank + 1, want_support)
     return (p, support), (0, None if support is None else 0)
 
 
@@ -253,8 +273,12 @@ def apply(function: Any, *arguments: Any) -> Any:
     ``torch.autograd.Function.apply`` inspects the signature of ``forward`` at every call, which
     takes longer than the kernels do for a small batch of rows.
     """
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    if kernels.exporting():  # what is recorded must be torch's own operations
+        return function.forward(*arguments)
+    if torch.compiler.is_compiling():
         return function.apply(*arguments)
+    if torch._C._are_functorch_transforms_active() or kernels.forward_mode():
+        return getattr(function, "twin", function).apply(*arguments)
     if torch.is_grad_enabled():
         for argument in arguments:
             if isinstance(argument, Tensor) and argument.requires_grad:

@@ -15,12 +15,10 @@ from typing import Any
 from torch import nn
 
 from onmt_evsoftmax import kernels
+from onmt_evsoftmax.normalizers.registry import get_record
 from onmt_evsoftmax.opennmt import fused
 from onmt_evsoftmax.opennmt.modules import AttentionNormalizer
 from onmt_evsoftmax.opennmt.settings import KINDS, Settings
-
-# Normalizers whose rows the kernels compute; sparsehourglass is sparsemax of rescaled scores.
-_WITH_KERNELS = ("evsoftmax", "sparsemax", "entmax15", "sparsehourglass")
 
 
 def available() -> list[str]:
@@ -46,7 +44,7 @@ def build(settings: Settings, kind: str, attention: Any, reader: str = fused.ALW
         name, heads = settings.attention[kind], attention.head_count
     else:
         name, heads, kind = settings.global_attention, None, "global"
-    backend = available()[0] if name in _WITH_KERNELS else "torch"
+    backend = available()[0] if get_record(name).row_kernel else "torch"
     normalizer = settings.normalizer(kind, heads=heads)
     module = AttentionNormalizer(normalizer)
     if kind == "global":

@@ -9,14 +9,13 @@ when a recorder watches the normalizer, when the matrix is read, and for masks i
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
-from onmt_evsoftmax import kernels
-from onmt_evsoftmax.attention.sparse_attention import evsoftmax_attention
-from onmt_evsoftmax.normalizers.registry import EvSoftmax
+from onmt_evsoftmax.attention import evsoftmax_attention, fusion_blocker
+from onmt_evsoftmax.normalizers.module import NormalizerModule
 from onmt_evsoftmax.opennmt.modules import AttentionNormalizer
 
 # Who reads the matrix that a module returns.
@@ -25,20 +24,16 @@ NOBODY, EVALUATION, ALWAYS = "nobody", "evaluation", "always"
 
 def why_not(normalizer: nn.Module, attention: Any, reader: str, *, forced: bool) -> str | None:
     """What stands against fusing ``attention``, in words, or None."""
-    if not isinstance(normalizer, EvSoftmax):
-        return "only evsoftmax has a fused attention"
-    if normalizer.options()["eps"] > 0:
-        return "with attention_eps every key keeps some weight, and nothing is left out"
-    if attention.dim_per_head > kernels.MAX_HEAD:
-        return f"heads of {attention.dim_per_head} dimensions are more than {kernels.MAX_HEAD}"
+    elsewhere = forced and torch.cuda.is_available()
+    blocker = fusion_blocker(normalizer, attention.dim_per_head, kernels_needed=not elsewhere)
+    if blocker is not None:
+        return blocker
     if reader == ALWAYS:
         return "copy attention, coverage and guided alignment read the matrix of attention"
     if attention.max_relative_positions or getattr(attention, "relative_positions_buckets", 0):
         return "position terms in the scores need the matrix"
     if getattr(attention, "num_kv", 0) or getattr(attention, "parallel_gpu", 1) > 1:
         return "shared keys (num_kv) and tensor parallelism are not fused"
-    if not kernels.available() and not (forced and torch.cuda.is_available()):
-        return "the kernels are not compiled or ONMT_EVSOFTMAX_BACKEND is torch"
     return None
 
 
@@ -102,7 +97,7 @@ class FusedAttention:
             )
         )
         dropout = self.dropout.p if self.training else 0.0
-        context = evsoftmax_attention(queries, keys, values, included, is_causal, dropout_p=dropout)
+        context = evsoftmax_attention(queries, keys, values, included, dropout, is_causal=is_causal)
         output = run(self.final_linear, context.transpose(1, 2).flatten(2))
         return output, context.new_empty(*context.shape[:3], 0)
 
@@ -120,10 +115,15 @@ class FusedAttention:
 
 def _exact_and_unwatched(softmax: Any) -> bool:
     """Not if somebody watches the normalizer, or has put another in its place, nor with eps."""
-    if type(softmax) is not AttentionNormalizer or type(softmax.normalizer) is not EvSoftmax:
+    if type(softmax) is not AttentionNormalizer or not _has_kernel(softmax.normalizer):
         return False
     watched = softmax._forward_hooks or softmax._forward_pre_hooks
-    return not watched and softmax.normalizer.options()["eps"] == 0.0
+    return not watched and softmax.normalizer.options().get("eps", 0.0) == 0.0
+
+
+def _has_kernel(normalizer: nn.Module) -> TypeGuard[NormalizerModule]:
+    """Whether the attention kernel computes this normalizer."""
+    return isinstance(normalizer, NormalizerModule) and bool(normalizer.record.attention_kernel)
 
 
 def read_mask(mask: Tensor | None) -> tuple[Tensor | None, bool] | None:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from onmt_evsoftmax.normalizers.registry import Normalizer
+from onmt_evsoftmax.normalizers.module import NormalizerModule
 
 # OpenNMT-py fills excluded scores with −1e18 or −inf; no real score comes near this.
 EXCLUDED = -1e17
@@ -22,7 +22,11 @@ class AttentionNormalizer(nn.Module):
 
     def forward(self, scores: Tensor) -> Tensor:
         """``scores`` (…, queries, keys), excluded keys at −1e18 or −inf; same shape out."""
-        ours = isinstance(self.normalizer, Normalizer) and scores.dtype == torch.float32
+        ours = (
+            isinstance(self.normalizer, NormalizerModule)
+            and self.normalizer.record.package is None
+            and scores.dtype == torch.float32
+        )
         if ours and not (torch.is_grad_enabled() and scores.requires_grad):
             # For our own, -inf takes no part either: one operation instead of two, which can be
             # told in decoding, where a step is short.

@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from onmt_evsoftmax.normalizers.registry import get_loss, normalizer_names
+from onmt_evsoftmax.normalizers.registry import normalizer_names
 from onmt_evsoftmax.opennmt.patching import replace
 from onmt_evsoftmax.opennmt.settings import BACKENDS, EXTENDED, KIND_OPTIONS, WRITTEN
 from onmt_evsoftmax.report.console import UserError, unknown_name
@@ -76,18 +76,6 @@ def _one_of(option: str, names: Callable[[], Iterable[str]]) -> Callable[[str], 
     return check
 
 
-def trainable_names() -> list[str]:
-    """Normalizers that have a loss, so that a generator can be trained with them."""
-
-    def has_loss(name: str) -> bool:
-        try:
-            return bool(get_loss(name))
-        except ValueError:
-            return False
-
-    return [name for name in normalizer_names() if has_loss(name)]
-
-
 def _alpha(text: str) -> float | str:
     if text == "learn":
         return text
@@ -127,7 +115,7 @@ def _type_of(option: str) -> Callable[[str], Any]:
 
 
 def _names(option: str) -> list[str]:
-    return trainable_names() if option == "generator_function" else normalizer_names()
+    return normalizer_names("generator" if option == "generator_function" else "attention")
 
 
 def _help(option: str, default: str | None = None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from onmt_evsoftmax.normalizers.registry import get_normalizer
+from onmt_evsoftmax.normalizers.registry import get_normalizer, get_record
 from onmt_evsoftmax.report.console import UserError
 
 # The three places where a transformer attends. A language model has only the second.
@@ -122,7 +121,7 @@ class Settings:
 def takes(name: str, parameter: str) -> bool:
     """Whether the normalizer of that name has that parameter."""
     try:
-        return parameter in inspect.signature(type(get_normalizer(name))).parameters
+        return get_record(name).parameter(parameter) is not None
     except ValueError as error:
         raise UserError(str(error)) from error
 

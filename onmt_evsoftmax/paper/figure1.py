@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from onmt_evsoftmax.normalizers.registry import get_normalizer
-from onmt_evsoftmax.report.console import UserError
+from onmt_evsoftmax.report.console import UserError, command_line
 from onmt_evsoftmax.report.files import replacing
 
 #: The point of the paper's figure.
@@ -82,10 +81,10 @@ def draw(point: Sequence[float], path: str | Path) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table of the point's images and draw them."""
-    parser = argparse.ArgumentParser(
-        prog="onmt_evsoftmax figure1",
-        description="Where each normalizer sends a point of R³, as the paper's Figure 1.",
-        epilog="example: onmt_evsoftmax figure1 -o figure1.svg",
+    parser = command_line(
+        "Where each normalizer sends a point of R³, as the paper's Figure 1.",
+        "example: onmt_evsoftmax figure1 -o figure1.svg",
+        "onmt_evsoftmax figure1",
     )
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help=".png, .svg or .pdf")
     parser.add_argument("--point", type=float, nargs=3, default=FIGURE1_POINT, metavar="V")

@@ -6,24 +6,17 @@
 from __future__ import annotations
 
 import json
-import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from onmt_evsoftmax.normalizers.registry import title_of
 from onmt_evsoftmax.report.console import UserError, command_line, run
-from onmt_evsoftmax.report.outputs import (
-    FIGURES,
-    Writer,
-    add_output,
-    check_outputs,
-    ending,
-    write_outputs,
-)
-from onmt_evsoftmax.trace.source import pretty
+from onmt_evsoftmax.report.outputs import FIGURES, TABLES, add_output, check_outputs, publish
+from onmt_evsoftmax.report.statistics import Mean
+from onmt_evsoftmax.report.table import Cell, Marked, Table
 
 _ABOUT = """One table and figure of all normalizers and seeds, from the files of onmt_score and
 onmt_count_attended."""
@@ -38,29 +31,11 @@ example:
 """
 
 
-def _title(name: str) -> str:
-    """A system as the paper calls it; ``posthoc`` is what the recipes call post-hoc evidential."""
-    return pretty("posthoc_evidential" if name == "posthoc" else name)
+class Value(NamedTuple):
+    """Mean over runs, and the stars of its test."""
 
-
-@dataclass(frozen=True)
-class Value:
-    """Mean over runs with its standard error (NaN for one run), and the stars of its test."""
-
-    mean: float
-    error: float = math.nan
+    mean: Mean
     stars: str = ""
-
-    @classmethod
-    def of(cls, runs: Sequence[float]) -> Value:
-        """Mean and standard error of the mean."""
-        error = statistics.stdev(runs) / math.sqrt(len(runs)) if len(runs) > 1 else math.nan
-        return cls(statistics.fmean(runs), error)
-
-    def text(self, digits: int) -> str:
-        """``29.40 ± 0.05*``."""
-        error = "" if math.isnan(self.error) else f" ± {self.error:.{digits}f}"
-        return f"{self.mean:.{digits}f}{error}{self.stars}"
 
 
 @dataclass(frozen=True)
@@ -73,26 +48,28 @@ class Study:
     attended: str
     quality: str
 
-    def cells(self) -> list[list[str]]:
-        """The rows of the table as text."""
-        return [
-            [label, *(row[name].text(2) if name in row else "–" for name in self.systems)]
+    def table(self, title: str) -> Table:
+        """Everything that was measured down, systems across."""
+        rows = [
+            [label, *(_cell(row.get(name)) for name in self.systems)]
             for label, row in self.rows.items()
         ]
-
-    def json(self) -> dict[str, Any]:
-        """Everything with full precision."""
-        return {
+        data = {
             label: {
                 name: {
-                    "mean": value.mean,
-                    "standard_error": None if math.isnan(value.error) else value.error,
+                    "mean": value.mean.mean,
+                    "standard_error": value.mean.error,
                     "stars": value.stars,
                 }
                 for name, value in row.items()
             }
             for label, row in self.rows.items()
         }
+        return Table(title, ["", *map(title_of, self.systems)], rows, notes=self.notes, data=data)
+
+
+def _cell(value: Value | None) -> Cell:
+    return "–" if value is None else Marked(value.mean.text(2), stars=value.stars)
 
 
 def _context(entry: Mapping[str, Any]) -> float:
@@ -132,8 +109,7 @@ def read(scores: Path, attended: Sequence[tuple[str, Path]]) -> Study:
         for metric in told["metrics"]:
             rows[metric["name"]] = {
                 name: Value(
-                    found["mean"],
-                    math.nan if found.get("standard_error") is None else found["standard_error"],
+                    Mean(found["mean"], found.get("standard_error")),
                     (found.get("comparison") or {}).get("stars", ""),
                 )
                 for name, found in metric["systems"].items()
@@ -152,13 +128,13 @@ def read(scores: Path, attended: Sequence[tuple[str, Path]]) -> Study:
                 if measure is not _alignment:  # only corpora with gold alignments have it
                     raise UserError(f"{path} is not the JSON of onmt_count_attended") from None
         if any(runs.values()):
-            rows[label] = {name: Value.of(found) for name, found in runs.items() if found}
+            rows[label] = {name: Value(Mean.of(found)) for name, found in runs.items() if found}
     missing = {name for name, _ in attended} ^ set(systems)
     if missing:
         raise UserError(f"{', '.join(sorted(missing))}: not in both --scores and --attended")
     notes = []
     if told.get("baseline"):
-        notes.append(f"* p < 0.05, ** p < 0.01 against {_title(told['baseline'])}")
+        notes.append(f"* p < 0.05, ** p < 0.01 against {title_of(told['baseline'])}")
     if any(len(found) > 1 for found in told["systems"].values()):
         notes.append("± standard error over training seeds")
     return Study(systems, rows, notes, "attended, all context heads", quality)
@@ -173,24 +149,23 @@ def _json(path: Path) -> Any:
         raise UserError(f"{path} is not JSON: {error}") from error
 
 
-def draw(study: Study, format: str, path: Path) -> None:
+def draw(study: Study, path: Path, ending: str) -> None:
     """Quality over attended tokens, one point per normalizer with its standard errors."""
     from matplotlib.figure import Figure
 
-    from onmt_evsoftmax.report import style
+    from onmt_evsoftmax.report import palette, style
 
-    with style.readable([*map(_title, study.systems)]):
+    with style.readable([*map(title_of, study.systems)]):
         figure = Figure(figsize=(3.4, 2.4))
         axes = figure.subplots()
-        for index, name in enumerate(study.systems):
-            x, y = study.rows[study.attended][name], study.rows[study.quality][name]
-            colour = style.SERIES[index % len(style.SERIES)]
-            errors = [None if math.isnan(v.error) else v.error for v in (x, y)]
+        colours = palette.colours(list(study.systems))
+        for name, colour in zip(study.systems, colours, strict=True):
+            x, y = study.rows[study.attended][name].mean, study.rows[study.quality][name].mean
             axes.errorbar(
-                x.mean, y.mean, xerr=errors[0], yerr=errors[1], marker="o", color=colour, capsize=2
+                x.mean, y.mean, xerr=x.error, yerr=y.error, marker="o", color=colour, capsize=2
             )
             axes.annotate(
-                _title(name),
+                title_of(name),
                 (x.mean, y.mean),
                 xytext=(4, 5),
                 textcoords="offset points",
@@ -199,8 +174,7 @@ def draw(study: Study, format: str, path: Path) -> None:
         axes.margins(0.25)
         axes.set_xlabel("attended source tokens, context attention")
         axes.set_ylabel(study.quality)
-        axes.spines[["top", "right"]].set_visible(False)
-        style.save(figure, path, format)
+        style.save(figure, path, ending)
 
 
 def _named(text: str) -> tuple[str, Path]:
@@ -212,9 +186,7 @@ def _named(text: str) -> tuple[str, Path]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Read, then write every output by its ending."""
-    from onmt_evsoftmax.report.table import RENDERERS, Table
-
-    endings = [*RENDERERS, ".json", *FIGURES]
+    endings = [*TABLES, *FIGURES]
     parser = command_line(_ABOUT, _EXAMPLE)
     parser.add_argument("--scores", type=Path, required=True, help="JSON of onmt_score")
     parser.add_argument(
@@ -224,24 +196,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--title", default="Translation quality and attended tokens")
     add_output(parser, " ".join(endings))
     options = parser.parse_args(argv)
-    check_outputs(options.output, endings)
-    study = read(options.scores, [_named(text) for text in options.attended])
-    table = Table(options.title, ["", *map(_title, study.systems)], study.cells(), 1, study.notes)
-    outputs: dict[str, str | Writer] = {}
-    for path in options.output:
-        kind = ending(path)
-        if kind in FIGURES:
-            outputs[path] = partial(draw, study, kind)
-        else:
-            outputs[path] = RENDERERS[kind](table) if kind in RENDERERS else _dump(study)
-    write_outputs(outputs)
-    if not options.output:
-        print(table.text())
+    attended = [_named(text) for text in options.attended]
+    inputs = [options.scores, *(path for _, path in attended)]
+    check_outputs(options.output, endings, inputs=inputs)
+    study = read(options.scores, attended)
+    table = study.table(options.title)
+    publish(
+        lambda _: [table],
+        table.json,
+        options.output,
+        print_json=options.json,
+        draw=partial(draw, study),
+    )
     return 0
-
-
-def _dump(study: Study) -> str:
-    return json.dumps(study.json(), indent=1, ensure_ascii=False) + "\n"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from onmt_evsoftmax.plot.panels import text_width
-from onmt_evsoftmax.report import style
+from onmt_evsoftmax.report import palette
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class Row:
     """What one normalizer gives one target word: ``weights`` and ``support``, both ``(keys,)``."""
 
     name: str
+    normalizer: str
     word: str
     weights: NDArray[np.floating]
     support: NDArray[np.bool_]
@@ -30,7 +31,7 @@ def draw(rows: Sequence[Row], keys: Sequence[str]) -> Figure:
     """
     places = np.arange(len(keys))
     thickness = 0.82 / len(rows)
-    # Labels lie flat while they fit above each other's groups, else stand.
+    # Labels are horizontal if they fit below their groups, else vertical.
     widest = max(text_width(key, 8) for key in keys)
     group = max(0.34, 0.12 * len(rows))
     flat = widest < 1.6 * group
@@ -39,14 +40,15 @@ def draw(rows: Sequence[Row], keys: Sequence[str]) -> Figure:
     axes = figure.add_subplot()
     # A weight that is small but not zero still shows as a sliver.
     sliver = 0.006 * max(float(row.weights.max(initial=0)) for row in rows)
-    for index, row in enumerate(rows):
+    colours = palette.colours([row.normalizer for row in rows])
+    for index, (row, colour) in enumerate(zip(rows, colours, strict=True)):
         x = places + (index - (len(rows) - 1) / 2) * thickness
         axes.bar(
             x,
             np.where(row.support, np.maximum(row.weights, sliver), 0),
             thickness * 0.92,
-            color=style.SERIES[index % len(style.SERIES)],
-            hatch=style.HATCHES[index % len(style.HATCHES)],
+            color=colour,
+            hatch=palette.HATCHES[index % len(palette.HATCHES)],
             edgecolor="white",
             linewidth=0,
             label=f"{row.name} → {row.word}",
@@ -58,21 +60,19 @@ def draw(rows: Sequence[Row], keys: Sequence[str]) -> Figure:
             "o",
             markersize=2.6,
             markerfacecolor="white",
-            markeredgecolor=style.SERIES[index % len(style.SERIES)],
+            markeredgecolor=colour,
             markeredgewidth=0.7,
             clip_on=False,
             zorder=3,
         )
     handles, names = axes.get_legend_handles_labels()
     if any((~row.support).any() for row in rows):
-        (ring,) = axes.plot([], [], "o", markersize=3, markerfacecolor="white", color=style.INK)
+        (ring,) = axes.plot([], [], "o", markersize=3, markerfacecolor="white", color=palette.INK)
         ring.set_markeredgewidth(0.7)
         handles, names = [*handles, ring], [*names, "exactly 0"]
     axes.legend(
         handles,
         names,
-        frameon=False,
-        fontsize=7,
         loc="lower left",
         bbox_to_anchor=(0, 1),
         ncols=max(1, int(figure.get_figwidth() // 1.5)),
@@ -85,5 +85,4 @@ def draw(rows: Sequence[Row], keys: Sequence[str]) -> Figure:
     axes.set_ylabel("attention weight")
     axes.tick_params(axis="x", length=0, pad=4)
     axes.tick_params(axis="y", width=0.5, length=2)
-    axes.spines[["top", "right"]].set_visible(False)
     return figure

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from onmt_evsoftmax.attended.counts import KindCounts
-from onmt_evsoftmax.report import style
+from onmt_evsoftmax.report import palette
 
 
-def draw(counts: Mapping[str, KindCounts], kind: str) -> Figure:
+def draw(counts: Mapping[str, KindCounts], kind: str, normalizers: Sequence[str]) -> Figure:
     """Layers down, heads across; ``counts``: name of a trace → its counts of this kind.
+
+    ``normalizers`` are those of the traces, whose colours they have.
 
     Call it inside ``style.readable``.
     """
@@ -28,8 +30,9 @@ def draw(counts: Mapping[str, KindCounts], kind: str) -> Figure:
         },
     )  # fmt: skip
     most = max(one.histogram.shape[-1] for one in counts.values())
+    colours = palette.colours(normalizers)
     for index, (name, one) in enumerate(counts.items()):
-        colour = style.SERIES[index % len(style.SERIES)]
+        colour = colours[index]
         shares = one.histogram / np.maximum(one.histogram.sum(-1, keepdims=True), 1)
         shares = np.pad(shares, ((0, 0), (0, 0), (0, most - shares.shape[-1])))
         for layer in range(one.layers):
@@ -37,7 +40,7 @@ def draw(counts: Mapping[str, KindCounts], kind: str) -> Figure:
                 axes = grid[layer, head]
                 edges = np.arange(most + 1) - 0.5
                 axes.stairs(shares[layer, head], edges, color=colour, fill=True, alpha=0.25)
-                dashes = ("-", "--", ":", "-.")[index % 4]
+                dashes = palette.DASHES[index % len(palette.DASHES)]
                 label = name if layer == head == 0 else None
                 axes.stairs(
                     shares[layer, head], edges, color=colour, linewidth=0.9, linestyle=dashes,
@@ -48,7 +51,6 @@ def draw(counts: Mapping[str, KindCounts], kind: str) -> Figure:
             axes = grid[layer, head]
             axes.set_xlim(0.5, most - 0.5)
             axes.set_ylim(0, None)
-            axes.spines[["top", "right"]].set_visible(False)
             axes.tick_params(labelsize=6, length=2, width=0.5, pad=1.5)
             axes.xaxis.get_major_locator().set_params(integer=True, nbins=3)
             axes.yaxis.get_major_locator().set_params(nbins=3)
@@ -56,5 +58,5 @@ def draw(counts: Mapping[str, KindCounts], kind: str) -> Figure:
                 axes.set_title(f"head {head + 1}", size=7, pad=3)
         grid[layer, 0].set_ylabel(f"layer {layer + 1}", size=7)
     figure.supxlabel(f"attended keys per row, {kind} attention (share of rows)", size=7, y=0.02)
-    figure.legend(loc="upper right", ncols=6, frameon=False, fontsize=7, borderaxespad=0.1)
+    figure.legend(loc="upper right", ncols=6, borderaxespad=0.1)
     return figure

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onmt_evsoftmax.attended.alignment import Gold, gold_of
 from onmt_evsoftmax.corpora.marks import NO_WORD
 from onmt_evsoftmax.plot import bars, choice, panels
-from onmt_evsoftmax.report import style
+from onmt_evsoftmax.report import palette, style
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.trace import Grid, Record, Tokens, grid
 from onmt_evsoftmax.trace.source import Source
@@ -129,10 +129,11 @@ def _bars(views: Sequence[tuple[Source, Record, Grid]], kind: str, options: Name
         if not 1 <= options.bars <= len(view.rows):
             raise UserError(f"--bars {options.bars}: there are {len(view.rows)} rows, from 1")
         row = options.bars - 1
+        normalizer = source.trace.header.kinds[kind].normalizer
         for name, weights, support in _heads(view, options):
             title = source.name if len(views) > 1 else name
-            rows.append(bars.Row(title, view.rows[row], weights[row], support[row]))
-    if len(rows) > len(style.SERIES):
+            rows.append(bars.Row(title, normalizer, view.rows[row], weights[row], support[row]))
+    if len(rows) > len(palette.PALETTE):
         raise UserError(f"{len(rows)} bars per token are unreadable; choose fewer heads")
     with style.readable([*keys, *(text for row in rows for text in (row.name, row.word))]):
         style.save(bars.draw(rows, keys), options.output)

@@ -19,7 +19,7 @@ from matplotlib.textpath import TextPath
 from numpy.typing import NDArray
 
 from onmt_evsoftmax.attended.alignment import Gold
-from onmt_evsoftmax.report import style
+from onmt_evsoftmax.report import palette, style
 
 _CELL = 0.2  # inches
 _SMALLEST_CELL = 0.07
@@ -87,8 +87,6 @@ def draw(panels: Sequence[Panel], columns: int | None = None, values: bool = Fal
         handles=_legend(panels),
         loc="lower center",
         ncols=4,
-        frameon=False,
-        fontsize=7,
         handlelength=1.1,
         handleheight=1.1,
         borderaxespad=0,
@@ -115,7 +113,9 @@ def _draw_panel(axes: Axes, panel: Panel, scale: Normalize, label: float, values
         for r, k in np.argwhere(panel.available & ~panel.support)
     ]
     axes.add_collection(
-        PatchCollection(frames, facecolors="none", edgecolors=style.GRID, linewidths=0.4, zorder=2)
+        PatchCollection(
+            frames, facecolors="none", edgecolors=palette.GRID, linewidths=0.4, zorder=2
+        )
     )
     if panel.gold is not None:
         for r, k in np.argwhere(panel.gold > 0):
@@ -123,7 +123,7 @@ def _draw_panel(axes: Axes, panel: Panel, scale: Normalize, label: float, values
     if values:
         for r, k in np.argwhere(panel.support):
             weight = panel.weights[r, k]
-            ink = "white" if scale(weight) > 0.5 else style.INK
+            ink = "white" if scale(weight) > 0.5 else palette.INK
             # A weight that is not zero must not read as zero.
             text = f"{weight:.2f}".removeprefix("0") if weight >= 0.005 else "<.01"
             axes.text(k + 0.5, r + 0.5, text, ha="center", va="center", size=5, color=ink)
@@ -144,7 +144,7 @@ def _outline(key: float, row: float, sure: bool) -> Rectangle:
         0.84,
         0.84,
         fill=False,
-        edgecolor=style.GOLD,
+        edgecolor=palette.GOLD,
         linewidth=1.2,
         linestyle="-" if sure else (0, (1.5, 1)),
         zorder=3,
@@ -155,7 +155,7 @@ def _legend(panels: Sequence[Panel]) -> list[Patch]:
     """Only what occurs in the figure."""
     entries: list[Patch] = []
     if any((p.available & ~p.support).any() for p in panels):
-        entries.append(Patch(facecolor="white", edgecolor=style.GRID, label="exactly 0"))
+        entries.append(Patch(facecolor="white", edgecolor=palette.GRID, label="exactly 0"))
     small = style.WEIGHTS(0.0)
     entries.append(Patch(facecolor=small, edgecolor="white", label="small, but not 0"))
     for level, name in ((2, "gold alignment"), (1, "gold, possible")):
@@ -163,7 +163,7 @@ def _legend(panels: Sequence[Panel]) -> list[Patch]:
             entries.append(
                 Patch(
                     fill=False,
-                    edgecolor=style.GOLD,
+                    edgecolor=palette.GOLD,
                     linestyle="-" if level == 2 else (0, (1.5, 1)),
                     label=name,
                 )

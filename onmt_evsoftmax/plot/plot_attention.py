@@ -12,12 +12,12 @@ import onmt_evsoftmax
 from onmt_evsoftmax.attended.alignment import Gold, read_gold
 from onmt_evsoftmax.plot import choice
 from onmt_evsoftmax.report import console
-from onmt_evsoftmax.report.console import UserError, command_line
+from onmt_evsoftmax.report.console import UserError, command_line, whole
 from onmt_evsoftmax.report.outputs import FIGURES, check_outputs
 from onmt_evsoftmax.report.progress import progress
 from onmt_evsoftmax.trace import KINDS
 from onmt_evsoftmax.trace.grid import LEVELS
-from onmt_evsoftmax.trace.source import Source, open_traces
+from onmt_evsoftmax.trace.source import Source, open_traces, trace_files
 
 #: A page of more than this many sentences is slow to open, so more must be asked for.
 PAGE_SENTENCES = 1000
@@ -78,7 +78,7 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--bars",
         nargs="?",
-        type=int,
+        type=whole(1),
         const=1,
         metavar="N",
         help="bars of what target token N (default: 1) attends to, one colour per trace",
@@ -92,7 +92,8 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Draw what the options ask for."""
     options = make_parser().parse_args(argv)
-    check_outputs([options.output], (*FIGURES, ".html", ".pt"))
+    inputs = [*trace_files(options.traces), *([options.align] if options.align else [])]
+    check_outputs([options.output], (*FIGURES, ".html", ".pt"), inputs=inputs)
     ending = Path(options.output).suffix.lower()
     if options.simplex:
         return _simplex(options, ending)
@@ -143,7 +144,7 @@ def _page(
             file=sys.stderr,
         )
     lines = [n + 1 for n in choice.parse(given or "all", count, "--sentence")]
-    bar = progress(len(lines), "writing page", options.quiet)
+    bar = progress("writing page", len(lines), quiet=options.quiet)
     write_page(
         options.output,
         sources,

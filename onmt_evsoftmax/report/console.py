@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import math
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
+
+import onmt_evsoftmax
 
 
 class UserError(Exception):
@@ -20,7 +24,19 @@ class UserError(Exception):
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that completes the command line when the shell asks for it."""
+    """A parser that knows the version, completes for the shell and tells mistakes in a sentence."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.add_argument(
+            "--version",
+            action="version",
+            version=f"onmt_evsoftmax {onmt_evsoftmax.__version__}",
+            help="print the version of onmt_evsoftmax",
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see {self.prog} --help")
 
     def parse_args(self, *args: Any, **kwargs: Any) -> Any:
         if "_ARGCOMPLETE" in os.environ:
@@ -42,6 +58,45 @@ def command_line(
     )
 
 
+def whole(least: int = 0, most: int | None = None) -> Callable[[str], int]:
+    """For argparse's ``type``: a whole number from ``least`` to ``most``."""
+    return _ranged(int, "a whole number", least, most)
+
+
+def real(least: float = 0, most: float | None = None) -> Callable[[str], float]:
+    """For argparse's ``type``: a finite number from ``least`` to ``most``."""
+    return _ranged(float, "a number", least, most)
+
+
+def _ranged(
+    kind: Callable[[str], Any], what: str, least: float, most: float | None
+) -> Callable[[str], Any]:
+    span = f"from {least} up" if most is None else f"from {least} to {most}"
+
+    def parse(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        # NaN compares as False, and infinity is no number to count or measure with.
+        if not (value >= least and (value <= most if most is not None else value < math.inf)):
+            shown = text if len(text) <= 40 else f"{text[:40]}…"
+            raise argparse.ArgumentTypeError(f"must be {what} {span}, not {shown}")
+        return value
+
+    return parse
+
+
+def warn(message: str) -> None:
+    """One line on standard error about something that is odd but no reason to stop."""
+    print(f"warning: {message}", file=sys.stderr)
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal that standard output is, or None if it is not a terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     """The start of a sentence: this name is unknown, the nearest one, and all there are."""
     names = list(known)
@@ -57,7 +112,8 @@ def run(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
         code = main(None) or 0
         sys.stdout.flush()
     except UserError as error:
-        print(f"{error.program or _program()}: error: {error}", file=sys.stderr)
+        message = str(error).replace("\n", r"\n")
+        print(f"{error.program or _program()}: error: {message}", file=sys.stderr)
         code = 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

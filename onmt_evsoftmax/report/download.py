@@ -1,159 +1,95 @@
-"""Archives from the web or from a local folder, always checked; downloads can be interrupted."""
+"""Files from the web: resumed where they stopped, accepted only with the right checksum."""
 
 from __future__ import annotations
 
 import hashlib
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
+from collections.abc import Collection
 from http.client import HTTPException
 from pathlib import Path
 
-from tqdm import tqdm
-
-from onmt_evsoftmax.corpora.archives import check_whole
-from onmt_evsoftmax.corpora.parallel import full_disk, lines_of, write_lines
 from onmt_evsoftmax.report.console import UserError
+from onmt_evsoftmax.report.files import cannot_write
+from onmt_evsoftmax.report.progress import progress
 
-_CHUNK = 1 << 20
-RECORD = "checksums.sha256"  # of what was fetched, in the format of sha256sum
-
-
-@dataclass(frozen=True)
-class Source:
-    """A row of a recipe's ``sources.tsv``: file, address, checksums that somebody published."""
-
-    name: str
-    url: str
-    checksums: tuple[str, ...]  # "md5:…" or "sha256:…"; any one of them may match
+_BLOCK = 1 << 20
 
 
-def read_sources(path: Path) -> list[Source]:
-    """Read ``sources.tsv``: name, address, checksums separated by spaces or ``-`` for none."""
-    sources = []
-    for number, line in enumerate(lines_of(path), start=1):
-        if not line or line.startswith("#"):
-            continue
-        parts = line.split("\t")
-        if len(parts) < 3:
-            raise UserError(f"{path}, line {number}: name, address and checksums need two tabs")
-        checksums = () if parts[2] == "-" else tuple(parts[2].split())
-        for checksum in checksums:
-            if checksum.partition(":")[0] not in ("md5", "sha256"):
-                raise UserError(f"{path}, line {number}: {checksum} is not md5:… or sha256:…")
-        sources.append(Source(parts[0], parts[1], checksums))
-    return sources
+def download(url: str, path: Path, checksums: Collection[str], *, otherwise: str) -> None:
+    """Download ``url`` to ``path`` unless that exists; an interrupted download is resumed.
 
-
-def fetch(sources: list[Source], folder: Path, data_dir: Path | None = None) -> list[str]:
-    """Have every source in ``data_dir`` if given, else in ``folder``; return remarks on them.
-
-    A file is checked against the published checksums. Where nobody published any, its SHA-256 is
-    recorded in ``folder`` the first time and must be the same ever after.
+    What has arrived is kept in ``path`` + ``.part``; only a whole file with one of ``checksums``
+    (``md5:…`` or ``sha256:…``; none: whatever arrives) gets its name. ``otherwise`` ends the error
+    messages: how to do without the download.
     """
-    record = folder / RECORD
-    known = _read_record(record) if record.exists() else {}
-    remarks = []
-    for source in sources:
-        path = _local(source, data_dir) if data_dir else _downloaded(source, folder, known)
-        sums = _digests(path)
-        remarks.append(_verify(source, path, sums, known))
-        if not source.checksums and source.name not in known:
-            check_whole(path)  # what is recorded now would be asked for ever after
-        known[source.name] = sums["sha256"]
-    write_lines(record, (f"{digest}  {name}" for name, digest in sorted(known.items())))
-    return remarks
-
-
-def _read_record(path: Path) -> dict[str, str]:
-    return {name: digest for digest, _, name in (line.partition("  ") for line in lines_of(path))}
-
-
-def _local(source: Source, data_dir: Path) -> Path:
-    path = data_dir / source.name
-    if not path.is_file():
+    if path.exists():
+        return
+    part = path.with_name(f"{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _append(url, part)
+    except (urllib.error.URLError, HTTPException, ConnectionError, TimeoutError) as error:
         raise UserError(
-            f"{path} does not exist; put {source.name} there (from {source.url}), "
-            "or leave out --data-dir to download it"
+            f"cannot download {url}: {getattr(error, 'reason', None) or error}; run the same "
+            f"command again to resume it, or {otherwise}"
+        ) from error
+    except OSError as error:
+        raise cannot_write(part, error) from error
+    try:
+        check(part, checksums, f"try again, or {otherwise}")
+    except UserError:
+        part.unlink()  # there is nothing in it to resume from
+        raise
+    part.replace(path)
+
+
+def check(path: Path, checksums: Collection[str], advice: str) -> dict[str, str]:
+    """The digests of a file; one of them must be among ``checksums``, if there are any."""
+    found = digests(path)
+    if checksums and not any(f"{kind}:{value}" in checksums for kind, value in found.items()):
+        raise UserError(
+            f"{path} has the wrong checksum: sha256:{found['sha256']} md5:{found['md5']}, "
+            f"expected {' or '.join(checksums)}; {advice}"
         )
-    return path
+    return found
 
 
-def _digests(path: Path) -> dict[str, str]:
+def digests(path: Path) -> dict[str, str]:
+    """MD5 (what many publishers give, against damage only) and SHA-256 of a file."""
     hashes = {"md5": hashlib.md5(usedforsecurity=False), "sha256": hashlib.sha256()}
     try:
         with open(path, "rb") as stream:
-            while chunk := stream.read(_CHUNK):
+            while block := stream.read(_BLOCK):
                 for digest in hashes.values():
-                    digest.update(chunk)
+                    digest.update(block)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     return {name: digest.hexdigest() for name, digest in hashes.items()}
 
 
-def _verify(source: Source, path: Path, sums: dict[str, str], known: dict[str, str]) -> str:
-    if source.checksums:
-        if any(f"{kind}:{digest}" in source.checksums for kind, digest in sums.items()):
-            return f"{source.name}: checksum verified"
-        expected = " or ".join(source.checksums)
-    elif source.name not in known or known[source.name] == sums["sha256"]:
-        seen = "verified" if source.name in known else "recorded"
-        return f"{source.name}: no published checksum; sha256 {sums['sha256'][:16]}… {seen}"
-    else:
-        expected = f"sha256:{known[source.name]}, recorded in {RECORD} at its first use"
-    raise UserError(
-        f"{path} has the wrong checksum: sha256:{sums['sha256']} md5:{sums['md5']}, expected "
-        f"{expected}; delete it and fetch it again, or list yours with --sources if you trust it"
-    )
-
-
-def _downloaded(source: Source, folder: Path, known: dict[str, str]) -> Path:
-    path, part = folder / source.name, folder / f"{source.name}.part"
-    if path.exists():
-        return path
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        _download(source.url, part)
-    except (urllib.error.URLError, HTTPException, ConnectionError, TimeoutError) as error:
-        reason = getattr(error, "reason", None) or error
-        raise UserError(
-            f"cannot download {source.url}: {reason}; run the same command again to go on where "
-            f"it stopped, or put {source.name} into a folder and name it with --data-dir"
-        ) from error
-    except OSError as error:
-        raise full_disk(part, error) from error
-    try:
-        _verify(source, part, _digests(part), known)
-    except UserError:
-        part.unlink()  # what has the wrong checksum is no use to resume from
-        raise
-    part.replace(path)
-    return path
-
-
-def _download(url: str, part: Path) -> None:
+def _append(url: str, part: Path) -> None:
     """Append what is missing of ``url`` to ``part``; raise ConnectionError if it ends early."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
         answer = urllib.request.urlopen(request, timeout=60)
     except urllib.error.HTTPError as error:
-        if error.code == 416 and have:  # nothing is missing: the part is the whole file
+        if error.code == 416 and have:  # nothing is missing; the checksum decides
             return
         raise
     with answer:
-        if have and answer.status != 206:  # the server does not resume: begin again
-            have = 0
-        left = int(answer.headers.get("Content-Length", 0))
+        # A server that ignores ranges answers 200 and sends the whole file again.
+        start = have if answer.status == 206 else 0
+        whole = start + int(answer.headers.get("Content-Length") or 0)
         with (
-            open(part, "ab" if have else "wb") as stream,
-            tqdm(
-                desc=part.stem, total=have + left or None, initial=have, unit="B", unit_scale=True
-            ) as progress,
+            open(part, "ab" if start else "wb") as stream,
+            progress(part.stem, whole or None, unit="B", initial=start) as bar,
         ):
-            while chunk := answer.read(_CHUNK):
-                stream.write(chunk)
-                progress.update(len(chunk))
+            while block := answer.read(_BLOCK):
+                stream.write(block)
+                bar.update(len(block))
+    # Read in blocks, a connection that was cut looks like the end of the file.
     size = part.stat().st_size
-    if left and size < have + left:
-        raise ConnectionError(f"the connection ended after {size} of {have + left} bytes")
+    if size < whole:
+        raise ConnectionError(f"the connection ended after {size} of {whole} bytes")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import os
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,11 +32,18 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, target)
     except OSError as error:
-        raise UserError(f"cannot write {target}: {error.strerror}; the file was not changed") from (
-            error
-        )
+        raise cannot_write(target, error) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def cannot_write(path: str | os.PathLike[str], error: OSError) -> UserError:
+    """The error for a write that failed, with what to do when the disk is full."""
+    told = f"cannot write {path}: {error.strerror or error}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        folder = Path(path).resolve().parent
+        return UserError(f"{told}; free some space and run the same command again ({folder})")
+    return UserError(f"{told}; the file was not changed")
 
 
 def _umask() -> int:
@@ -45,20 +52,26 @@ def _umask() -> int:
     return mask
 
 
-def read_lines(path: str | os.PathLike[str]) -> list[str]:
-    r"""Lines of a UTF-8 text file without their ``\n``; a missing, empty or broken file is told.
+def lines_of(path: str | os.PathLike[str]) -> Iterator[str]:
+    r"""Stream the lines of a UTF-8 file without their ``\n``; one without any line is refused.
 
     ``-`` is standard input.
     """
     name = "standard input" if str(path) == "-" else path
+    number = 0
     try:
-        data = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
+        with open(0 if str(path) == "-" else path, "rb", closefd=str(path) != "-") as stream:
+            for number, line in enumerate(stream, start=1):
+                yield decode_line(name, number, line.removesuffix(b"\n"))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
-    if not data:
+    if number == 0:
         raise UserError(f"{name} is empty; it must have at least one line")
-    lines = data.removesuffix(b"\n").split(b"\n")
-    return [decode_line(name, number, line) for number, line in enumerate(lines, start=1)]
+
+
+def read_lines(path: str | os.PathLike[str]) -> list[str]:
+    """The lines of ``lines_of``, all at once."""
+    return list(lines_of(path))
 
 
 def decode_line(path: str | os.PathLike[str], number: int, line: bytes) -> str:

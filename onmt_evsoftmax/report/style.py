@@ -1,9 +1,8 @@
-"""How figures look: colours that survive colour blindness and a grey printer, names, saving."""
+"""How every figure looks and how it is saved; its colours are those of the palette."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,20 +12,12 @@ import matplotlib
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from onmt_evsoftmax.report import fonts
+from onmt_evsoftmax.report import fonts, palette
+from onmt_evsoftmax.report.console import warn
 from onmt_evsoftmax.report.files import replacing
+from onmt_evsoftmax.report.palette import INK
 
-#: Lightness falls evenly from the smallest weight to the largest, so it also reads in grey; it
-#: starts well below white, which is kept for exact zeros.
-WEIGHTS = LinearSegmentedColormap.from_list(
-    "weights", ["#c6dbec", "#8fbcdb", "#4f94c4", "#1f65a2", "#0b2f5f"]
-)
-GRID = "#d9d9d9"
-INK = "#222222"
-GOLD = "#d55e00"
-#: Okabe and Ito's palette, ordered so that neighbours differ in lightness too.
-SERIES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#000000")
-HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "")
+WEIGHTS = LinearSegmentedColormap.from_list("weights", palette.WEIGHTS)
 
 
 @contextmanager
@@ -34,11 +25,10 @@ def readable(texts: Iterable[str], size: float = 8.0) -> Iterator[None]:
     """Settings for one figure with these texts in it; warns of letters that no font has."""
     families, missing = fonts.choose(texts)
     if missing:
-        print(
-            f"warning: no installed font has {' '.join(missing[:20])} "
+        warn(
+            f"no installed font has {' '.join(missing[:20])} "
             f"({', '.join(f'U+{ord(c):04X}' for c in missing[:5])}); "
-            "they are drawn as boxes: install a font that has them, for example Noto",
-            file=sys.stderr,
+            "they are drawn as boxes: install a font that has them, for example Noto"
         )
     settings: Any = {
         "font.family": families,
@@ -47,6 +37,12 @@ def readable(texts: Iterable[str], size: float = 8.0) -> Iterator[None]:
         "axes.labelcolor": INK,
         "axes.edgecolor": INK,
         "axes.linewidth": 0.6,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "lines.linewidth": 1.2,
+        "lines.markersize": 4,
+        "legend.frameon": False,
+        "legend.fontsize": size - 1,
         "xtick.color": INK,
         "ytick.color": INK,
         "hatch.linewidth": 0.6,

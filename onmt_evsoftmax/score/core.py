@@ -101,6 +101,7 @@ def score(
             for name in systems
         }
         rows.append(Row(metric.label, signature.format(), metric.higher_is_better, cells))
+    progress("done", 1.0)
     return Report(
         rows,
         run_names or {name: [str(i + 1) for i in range(len(runs[name]))] for name in systems},

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from onmt_evsoftmax.corpora.marks import looks_split, undo_subwords
 from onmt_evsoftmax.report import console
-from onmt_evsoftmax.report.console import UserError, command_line
+from onmt_evsoftmax.report.console import UserError, command_line, warn, whole
 from onmt_evsoftmax.report.files import read_lines, same_length
-from onmt_evsoftmax.report.outputs import add_output, check_outputs, ending, write_outputs
+from onmt_evsoftmax.report.outputs import TABLES, add_output, check_outputs, publish
+from onmt_evsoftmax.report.progress import steps
 from onmt_evsoftmax.score.core import score
 from onmt_evsoftmax.score.metrics import DEFAULT_METRICS, METRICS, metric_name
-from onmt_evsoftmax.score.scores import Report
-from onmt_evsoftmax.score.subwords import looks_split, looks_tokenised, undo_bpe
-
-RENDERERS = {
-    ".txt": Report.text,
-    ".json": Report.json,
-    ".md": Report.markdown,
-    ".tex": Report.latex,
-}
 
 DESCRIPTION = """\
 Score translations with BLEU, chrF++, TER, ROUGE and METEOR, each with the signature that says
@@ -94,21 +85,26 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add(
         "--resamples",
-        type=int,
+        type=whole(1, 10**7),
         default=1000,
         metavar="N",
         help="bootstrap samples, and as many random shuffles (default: %(default)s)",
     )
     add(
         "--seed",
-        type=int,
+        type=whole(0, 2**63),
         default=12345,
         metavar="N",
         help="of the resampling; the default is sacreBLEU's (%(default)s)",
     )
-    add("--digits", type=int, default=2, metavar="N", help="decimals shown (default: %(default)s)")
-    add("--json", action="store_true", help="print JSON, at full precision")
-    add_output(parser, " ".join(RENDERERS))
+    add(
+        "--digits",
+        type=whole(0, 10),
+        default=2,
+        metavar="N",
+        help="decimals shown (default: %(default)s)",
+    )
+    add_output(parser, " ".join(TABLES))
     add("--sentences", metavar="FILE.tsv", help="write the scores of every line to FILE.tsv")
     add("--quiet", action="store_true", help="no progress on standard error")
     return parser
@@ -117,13 +113,12 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Read, score, render: everything is computed before the first file is written."""
     options = make_parser().parse_args(argv)
-    _check(options)
     files = _systems(options.hyp)
+    _check(options, files)
     metrics = [metric_name(name) for name in _words(options.metrics)] or list(DEFAULT_METRICS)
     if options.lang is None and "meteor" in metrics:
-        _warn("without --lang METEOR stems no word; give the language, for example --lang de")
+        warn("without --lang METEOR stems no word; give the language, for example --lang de")
     systems, references = _read(files, options.ref, options)
-    progress = _Progress(options.quiet)
     report = score(
         systems,
         references,
@@ -135,17 +130,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         tokenised=options.tokenized,
         sentences=options.sentences is not None,
         run_names=files,
-        progress=progress,
+        progress=steps(options.quiet),
     )
-    progress.done()
-    outputs = {path: RENDERERS[ending(path)](report, options.digits) for path in options.output}
-    if options.sentences:
-        outputs[options.sentences] = report.sentence_tsv()
-    write_outputs(outputs)
-    if options.json:
-        sys.stdout.write(report.json())
-    elif not options.output:
-        sys.stdout.write(report.text(options.digits))
+    publish(
+        lambda kind: report.tables(kind, options.digits),
+        report.json,
+        options.output,
+        print_json=options.json,
+        more={options.sentences: report.sentence_tsv()} if options.sentences else {},
+    )
     return 0
 
 
@@ -154,15 +147,12 @@ def entry() -> NoReturn:
     console.run(main)
 
 
-def _check(options: argparse.Namespace) -> None:
+def _check(options: argparse.Namespace, files: dict[str, list[str]]) -> None:
     """Refuse before the work starts what would be refused after it."""
-    check_outputs(options.output, RENDERERS)
-    check_outputs([options.sentences] if options.sentences else [], [".tsv"], "--sentences")
-    for name, least, most in (("resamples", 1, 10**7), ("seed", 0, 2**63), ("digits", 0, 10)):
-        if not least <= getattr(options, name) <= most:
-            raise UserError(
-                f"--{name} {getattr(options, name)}: must be between {least} and {most}"
-            )
+    inputs = [*options.ref, *(path for runs in files.values() for path in runs)]
+    sentences = [options.sentences] if options.sentences else []
+    check_outputs(options.output, TABLES, inputs=inputs)
+    check_outputs(sentences, [".tsv"], "--sentences", inputs)
 
 
 def _words(values: Sequence[str] | None) -> list[str]:
@@ -202,6 +192,12 @@ def _read(
         raise UserError("standard input (-) can be read once; use files for the rest")
     lines = {path: _text(path, options) for path in dict.fromkeys(paths)}
     same_length([(path, lines[path]) for path in paths])
+    blank = [path for path in paths if not any(lines[path])]
+    outputs = paths[len(references) :]
+    for path in blank:
+        if path in references or all(output in blank for output in outputs):
+            raise UserError(f"{path} has only blank lines; it must have text to compare")
+        warn(f"{path} has only blank lines: that system says nothing, and gets the lowest scores")
     return (
         {name: [lines[path] for path in runs] for name, runs in files.items()},
         [lines[path] for path in references],
@@ -211,42 +207,18 @@ def _read(
 def _text(path: str, options: argparse.Namespace) -> list[str]:
     # sacreBLEU's command line drops white space at the end of a line, and so do we
     lines = [line.rstrip() for line in read_lines(path)]
-    if not any(lines):
-        raise UserError(f"{path} has only blank lines; it must have text to compare")
     if options.undo_bpe:
-        lines = undo_bpe(lines)
+        lines = undo_subwords(lines)
     elif looks_split(lines):
-        _warn(f"{path} looks split into subwords; join them with --undo-bpe")
-    if not options.tokenized and looks_tokenised(lines):
-        _warn(
+        warn(f"{path} looks split into subwords; join them with --undo-bpe")
+    if not options.tokenized and _looks_tokenised(lines):
+        warn(
             f"{path} looks tokenised: 100 or more lines end in ' .'; detokenise it, or the scores "
             "compare with nobody's (--tokenized if you mean it)"
         )
     return lines
 
 
-def _warn(message: str) -> None:
-    print(f"warning: {message}", file=sys.stderr)
-
-
-class _Progress:
-    """What is being done, on standard error: one changing line, or a line now and then in a log."""
-
-    def __init__(self, quiet: bool) -> None:
-        self._quiet = quiet
-        self._terminal = sys.stderr.isatty()
-        self._patience = 0.5 if self._terminal else 15.0  # seconds between lines
-        self._shown = time.monotonic()
-
-    def __call__(self, doing: str, share: float) -> None:
-        now = time.monotonic()
-        if self._quiet or now - self._shown < self._patience:
-            return
-        self._shown = now
-        start, end = ("\r\x1b[K", "") if self._terminal else ("", "\n")
-        print(f"{start}{share:4.0%} {doing}", end=end, file=sys.stderr, flush=True)
-
-    def done(self) -> None:
-        """Leave the terminal clean."""
-        if self._terminal and not self._quiet:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+def _looks_tokenised(lines: Sequence[str]) -> bool:
+    """sacreBLEU's own rule: a hundred lines end in a period that stands alone."""
+    return sum(line.endswith(" .") for line in lines) >= 100

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from statistics import fmean, stdev
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from onmt_evsoftmax.report.latex import escape
+from onmt_evsoftmax.report import table
+from onmt_evsoftmax.report.statistics import Mean, number
+from onmt_evsoftmax.report.table import Marked, Table, as_json, render
 
 LEVELS = ((0.01, "**"), (0.05, "*"))
 
@@ -37,14 +37,19 @@ class Cell:
     comparison: Comparison | None = None
 
     @property
+    def value(self) -> Mean:
+        """Mean over the runs, with its standard error; one run has none."""
+        return Mean.of(self.runs)
+
+    @property
     def mean(self) -> float:
         """Mean over the runs."""
-        return fmean(self.runs)
+        return self.value.mean
 
     @property
     def standard_error(self) -> float | None:
         """Standard error of the mean over the runs; one run has none."""
-        return stdev(self.runs) / len(self.runs) ** 0.5 if len(self.runs) > 1 else None
+        return self.value.error
 
     @property
     def stars(self) -> str:
@@ -70,9 +75,20 @@ class Row:
         """Systems whose printed mean is the best one; a single system beats nobody."""
         if len(self.cells) < 2:
             return set()
-        printed = {name: float(f"{cell.mean:.{digits}f}") for name, cell in self.cells.items()}
+        printed = {name: float(number(cell.mean, digits)) for name, cell in self.cells.items()}
         top = (max if self.higher_is_better else min)(printed.values())
         return {name for name, value in printed.items() if value == top}
+
+    def cells_of(self, systems: Iterable[str], digits: int) -> list[table.Cell]:
+        """The row of a table: its heading, then a cell for each of ``systems``."""
+        best = self.best(digits)
+        return [
+            self.heading,
+            *(
+                Marked(self.cells[name].value.text(digits), name in best, self.cells[name].stars)
+                for name in systems
+            ),
+        ]
 
 
 @dataclass(frozen=True)
@@ -90,69 +106,35 @@ class Report:
 
     def text(self, digits: int = 2) -> str:
         """Tables for a terminal: scores, tests, signatures."""
-
-        def show(cell: Cell, best: bool) -> str:
-            return _number(cell, digits, " ± ") + cell.stars
-
-        parts = [_aligned(self._table(digits, show, lambda row: row.heading))]
-        if self.baseline:
-            parts += [self._legend("*", "**"), _aligned(self._tests(digits))]
-        names = max(len(row.label) for row in self.rows)
-        parts.append("\n".join(f"{row.label:<{names}}  {row.signature}" for row in self.rows))
-        return "\n\n".join(parts) + "\n"
+        return render(self.tables(".txt", digits), ".txt")
 
     def markdown(self, digits: int = 2) -> str:
         """The same as tables of Markdown, the best of each row bold."""
-
-        def show(cell: Cell, best: bool) -> str:
-            number = _number(cell, digits, " ± ")
-            return (f"**{number}**" if best else number) + cell.stars.replace("*", r"\*")
-
-        parts = [_piped(self._table(digits, show, lambda row: row.heading))]
-        if self.baseline:
-            parts += [self._legend(r"\*", r"\*\*"), _piped(self._tests(digits))]
-        parts.append("\n".join(f"- {row.label}: `{row.signature}`" for row in self.rows))
-        return "\n\n".join(parts) + "\n"
+        return render(self.tables(".md", digits), ".md")
 
     def latex(self, digits: int = 2) -> str:
         """A table in the shape of the paper's: metrics down, systems across, the best bold."""
+        return render(self.tables(".tex", digits), ".tex")
 
-        def show(cell: Cell, best: bool) -> str:
-            number = _number(cell, digits, r" \pm ")
-            stars = f"^{{{cell.stars}}}" if cell.stars else ""
-            return rf"$\mathbf{{{number}}}{stars}$" if best else f"${number}{stars}$"
+    def json(self) -> str:
+        """Everything at full precision."""
+        return as_json(self.as_dict())
 
-        def head(row: Row) -> str:
-            return escape(row.label) + ("" if row.higher_is_better else r" $\downarrow$")
-
-        names, *body = self._table(digits, show, head)
-        table = [[escape(name) for name in names], *body]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        first, *rest = [
-            " & ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-            for line in table
-        ]
-        return "\n".join(
-            [
-                "% needs \\usepackage{booktabs}",
-                *(f"% {row.label}: {row.signature}" for row in self.rows),
-                r"\begin{table}[t]",
-                rf"    \caption{{{self._caption()}}}",
-                r"    \centering",
-                rf"    \begin{{tabular}}{{@{{}}l{'r' * len(self.systems)}@{{}}}} \toprule",
-                rf"    {first} \\ \midrule",
-                *(rf"    {line} \\" for line in rest[:-1]),
-                rf"    {rest[-1]} \\ \bottomrule",
-                r"    \end{tabular}",
-                r"    \label{tab:scores}",
-                r"\end{table}",
-                "",
-            ]
+    def tables(self, extension: str, digits: int = 2) -> list[Table]:
+        """The scores and, but for a paper, the tests behind their stars."""
+        longest = max(len(row.label) for row in self.rows) + 1
+        signatures = [f"{row.label + ':':<{longest}} {row.signature}" for row in self.rows]
+        scores = Table(
+            "",
+            ["Metric", *self.systems],
+            [row.cells_of(self.systems, digits) for row in self.rows],
+            notes=self._legend() if self.baseline else (),
+            caption=self._caption(),
+            reference="tab:scores",
         )
-
-    def json(self, digits: int = 2) -> str:
-        """Everything at full precision; ``digits`` is for people, not for programs."""
-        return json.dumps(self.as_dict(), indent=1, ensure_ascii=False) + "\n"
+        if not self.baseline or extension == ".tex":
+            return [replace(scores, signatures=signatures)]
+        return [scores, replace(self._tests(digits), signatures=signatures)]
 
     def as_dict(self) -> dict[str, Any]:
         """The report as plain dictionaries and lists."""
@@ -176,31 +158,20 @@ class Report:
 
     def sentence_tsv(self) -> str:
         """One line per sentence, system and run, with a column per metric."""
-        table = [["line", "system", "run", *(row.label for row in self.rows)]]
+        lines = [["line", "system", "run", *(row.label for row in self.rows)]]
         for (name, run), columns in self.sentences.items():
-            for number, scores in enumerate(zip(*columns, strict=True), start=1):
+            for at, scores in enumerate(zip(*columns, strict=True), start=1):
                 values = [f"{score:.4f}" for score in scores]
-                table.append([str(number), name, str(run + 1), *values])
-        return "".join("\t".join(line) + "\n" for line in table)
+                lines.append([str(at), name, str(run + 1), *values])
+        return "".join("\t".join(line) + "\n" for line in lines)
 
-    def _table(
-        self, digits: int, show: Callable[[Cell, bool], str], head: Callable[[Row], str]
-    ) -> list[list[str]]:
-        table = [["Metric", *self.systems]]
-        for row in self.rows:
-            best = row.best(digits)
-            table.append(
-                [head(row), *(show(row.cells[name], name in best) for name in self.systems)]
-            )
-        return table
-
-    def _tests(self, digits: int) -> list[list[str]]:
-        table = [["", f"against {self.baseline}", "95 % interval", "p (bs)", "p (ar)"]]
+    def _tests(self, digits: int) -> Table:
+        rows = []
         for name in self.systems:
             for row in self.rows:
                 if test := row.cells[name].comparison:
                     low, high = (f"{bound:+.{digits}f}" for bound in test.interval)
-                    table.append(
+                    rows.append(
                         [
                             f"{name}, {row.label}",
                             f"{test.difference:+.{digits}f}",
@@ -209,14 +180,16 @@ class Report:
                             f"{test.p_randomisation:.4f}",
                         ]
                     )
-        return table
+        columns = ["", f"against {self.baseline}", "95 % interval", "p (bs)", "p (ar)"]
+        return Table("", columns, rows)
 
-    def _legend(self, one: str, two: str) -> str:
-        return (
-            f"{one} p < 0.05, {two} p < 0.01 against {self.baseline} in both tests:\n"
-            "paired bootstrap (bs, one tail, as sacreBLEU has it) and approximate randomisation "
-            f"(ar, two-sided),\n{self.resamples} resamples, seed {self.seed}."
-        )
+    def _legend(self) -> list[str]:
+        return [
+            f"* p < 0.05, ** p < 0.01 against {self.baseline} in both tests: paired bootstrap "
+            "(bs, one tail,",
+            "as sacreBLEU has it) and approximate randomisation (ar, two-sided), "
+            f"{self.resamples} resamples, seed {self.seed}",
+        ]
 
     def _caption(self) -> str:
         counts = sorted({len(runs) for runs in self.systems.values()})
@@ -227,17 +200,11 @@ class Report:
         text += "."
         if self.baseline:
             text += (
-                rf" The asterisk $^*$ denotes a significant difference from "
-                rf"{escape(self.baseline)} at the level of $0.05$, $^{{**}}$ of $0.01$, in both "
-                rf"paired bootstrap and approximate randomisation ({self.resamples} resamples)."
+                f" The asterisk * denotes a significant difference from {self.baseline} at the "
+                "level of 0.05, ** of 0.01, in both paired bootstrap and approximate "
+                f"randomisation ({self.resamples} resamples)."
             )
         return text
-
-
-def _number(cell: Cell, digits: int, plus_minus: str) -> str:
-    error = cell.standard_error
-    number = f"{cell.mean:.{digits}f}"
-    return number if error is None else f"{number}{plus_minus}{error:.{digits}f}"
 
 
 def _cell_dict(cell: Cell) -> dict[str, Any]:
@@ -255,21 +222,3 @@ def _cell_dict(cell: Cell) -> dict[str, Any]:
             "stars": test.stars,
         }
     return result
-
-
-def _aligned(table: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if index == 0 else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in table
-    )
-
-
-def _piped(table: Sequence[Sequence[str]]) -> str:
-    first, *rest = [
-        "| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in table
-    ]
-    return "\n".join([first, "|---|" + "---:|" * (len(table[0]) - 1), *rest])

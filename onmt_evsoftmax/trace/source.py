@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from onmt_evsoftmax.report.console import UserError
+from onmt_evsoftmax.normalizers.registry import title_of
+from onmt_evsoftmax.report.console import UserError, warn
 from onmt_evsoftmax.trace.record import Record
 from onmt_evsoftmax.trace.storage import TraceReader
-
-_NAMES = {
-    "evsoftmax": "ev-softmax",
-    "entmax15": "entmax-1.5",
-    "entmax": "α-entmax",
-    "posthoc_evidential": "post-hoc evidential",
-    "sparsehourglass": "sparse hourglass",
-}
-
-
-def pretty(name: str) -> str:
-    """A normalizer's name as the paper writes it."""
-    return _NAMES.get(name, name)
 
 
 @dataclass(frozen=True)
@@ -44,22 +31,26 @@ class Source:
         return self.trace[line - 1]
 
 
+def trace_files(arguments: Sequence[str]) -> list[str]:
+    """The files of ``[NAME=]FILE`` arguments."""
+    return [split_name(argument)[1] for argument in arguments]
+
+
 @contextmanager
 def open_traces(arguments: Sequence[str]) -> Iterator[list[Source]]:
     """Open the traces of ``[NAME=]FILE`` arguments; one that is not finished is told."""
     with ExitStack() as stack:
-        traces = [stack.enter_context(TraceReader(split_name(item)[1])) for item in arguments]
+        traces = [stack.enter_context(TraceReader(path)) for path in trace_files(arguments)]
         for trace in traces:
             if not len(trace):
                 raise UserError(f"{trace.path} has no sentence yet; finish trace_attention first")
             if not trace.complete:
-                print(
-                    f"warning: {trace.path} is not finished, it has {len(trace)} sentences; "
-                    "repeat its trace_attention command to continue it",
-                    file=sys.stderr,
+                warn(
+                    f"{trace.path} is not finished, it has {len(trace)} sentences; "
+                    "repeat its trace_attention command to continue it"
                 )
         given = [split_name(item)[0] for item in arguments]
-        labels = [pretty(trace.header.label) for trace in traces]
+        labels = [title_of(trace.header.label) for trace in traces]
         names = tell_apart(given, labels, [trace.path.stem for trace in traces])
         yield [Source(name, trace) for name, trace in zip(names, traces, strict=True)]
 

@@ -34,7 +34,8 @@ from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.report.files import need_file
 from onmt_evsoftmax.trace.record import KINDS, Record, decode
 
-MAGIC = b"onmt_evsoftmax trace 1\n"
+_FORMAT = b"onmt_evsoftmax trace "
+MAGIC = _FORMAT + b"1\n"
 _FRAME = struct.Struct("<cII")  # type, length of the payload, CRC-32 of type and payload
 _SENTENCE, _END = b"S", b"E"
 _HEADER_LIMIT = 1 << 20
@@ -150,9 +151,10 @@ class TraceWriter:
     def __init__(
         self, path: str | os.PathLike[str], header: Header, *, restart: bool = False
     ) -> None:
-        self.path = Path(path)
-        self.part = self.path.with_name(self.path.name + ".part")
+        self.path, self.part = Path(path), part_of(path)
         self.count = 0
+        for file in (self.path, self.part):
+            _check_replaceable(file)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if self.path.is_dir():
@@ -232,6 +234,24 @@ class TraceWriter:
         # After an error the disk may still be full; the first message is the one to show.
         with self._telling() if kind is None else suppress(OSError):
             self._file.close()
+
+
+def part_of(path: str | os.PathLike[str]) -> Path:
+    """Where a trace is written until it is complete."""
+    return Path(path).with_name(f"{Path(path).name}.part")
+
+
+def _check_replaceable(path: Path) -> None:
+    """Refuse to replace a file that is neither empty nor a trace, whole or cut anywhere."""
+    try:
+        with open(path, "rb") as file:
+            begin = file.read(len(MAGIC))
+    except OSError:  # it does not exist, or whoever opens it for writing says what is wrong
+        return
+    if not begin.startswith(_FORMAT) and not MAGIC.startswith(begin.rstrip(b"\0")):
+        raise UserError(
+            f"{path} exists and is not a trace; give the trace another name, or delete that file"
+        )
 
 
 def is_complete(path: str | os.PathLike[str], header: Header) -> bool:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, NoReturn
 
 from onmt_evsoftmax.corpora.marks import SCHEMES
 from onmt_evsoftmax.report import console
-from onmt_evsoftmax.report.console import UserError, command_line
+from onmt_evsoftmax.report.console import UserError, command_line, whole
+from onmt_evsoftmax.report.outputs import check_outputs
 from onmt_evsoftmax.report.progress import progress
 from onmt_evsoftmax.trace.record import KINDS, Record, encode
-from onmt_evsoftmax.trace.source import split_name, tell_apart
-from onmt_evsoftmax.trace.storage import Header, TraceWriter, is_complete
+from onmt_evsoftmax.trace.source import split_name, tell_apart, trace_files
+from onmt_evsoftmax.trace.storage import Header, TraceWriter, is_complete, part_of
 from onmt_evsoftmax.trace.text import Split, Text, check_text, splitter
 
 if TYPE_CHECKING:
@@ -53,8 +54,20 @@ def add_model_options(parser: argparse.ArgumentParser, required: bool) -> None:
     add("--model", nargs="+", metavar="[NAME=]FILE", required=required, help="checkpoints")
     add("--src", metavar="FILE", required=required, help="source text")
     add("--tgt", metavar="FILE", help="target text to force (default: translate)")
-    add("--beam-size", type=int, default=5, metavar="N", help="default: %(default)s; 1 is greedy")
-    add("--max-length", type=int, default=250, metavar="N", help="of a translation (%(default)s)")
+    add(
+        "--beam-size",
+        type=whole(1, 1000),
+        default=5,
+        metavar="N",
+        help="default: %(default)s; 1 is greedy",
+    )
+    add(
+        "--max-length",
+        type=whole(1, 100_000),
+        default=250,
+        metavar="N",
+        help="tokens of a translation (%(default)s)",
+    )
     add(
         "--attention-normalizer",
         metavar="NAME",
@@ -70,7 +83,7 @@ def add_model_options(parser: argparse.ArgumentParser, required: bool) -> None:
         choices=SCHEMES,
         help="how tokens mark words (default: what the vocabulary shows)",
     )
-    add("--gpu", type=int, default=-1, metavar="N", help="device (default: the CPU)")
+    add("--gpu", type=whole(-1), default=-1, metavar="N", help="device (default: -1, the CPU)")
 
 
 def add_kinds(parser: argparse.ArgumentParser) -> None:
@@ -83,6 +96,12 @@ def add_kinds(parser: argparse.ArgumentParser) -> None:
         metavar="KIND",
         help=f"kinds of attention, of {' '.join(KINDS)} (default: all)",
     )
+
+
+def model_files(options: argparse.Namespace) -> list[str]:
+    """The files that those options name."""
+    given = (options.src, options.tgt, options.subword_model)
+    return [*trace_files(options.model or ()), *(path for path in given if path)]
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -101,8 +120,12 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Trace every model, one after the other."""
     options = make_parser().parse_args(argv)
+    outputs = _outputs(options)
+    # A trace is written to its .part until it is complete.
+    paths = [path for _, path in outputs]
+    check_outputs([*paths, *map(part_of, paths)], inputs=model_files(options))
     text = _Text.read(options)
-    for model, path in _outputs(options):
+    for model, path in outputs:
         _trace(model, path, text, options)
     return 0
 
@@ -155,12 +178,22 @@ def _outputs(options: argparse.Namespace) -> list[tuple[str, Path]]:
 def _load(path: str, options: argparse.Namespace) -> Tracer:
     from onmt_evsoftmax.trace.tracer import Tracer
 
+    _check_gpu(options.gpu)
     given = {"beam_size": options.beam_size, "max_length": options.max_length}
     if options.attention_normalizer:
         given["attention_normalizer"] = options.attention_normalizer
     schemes = {side: options.subwords for side in ("source", "target") if options.subwords}
     kinds = [kind for kind in KINDS if kind in options.kinds]
     return Tracer(path, kinds, schemes, options.gpu, **given)
+
+
+def _check_gpu(number: int) -> None:
+    import torch
+
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if number >= found:
+        have = f"torch finds {found}, counted from 0" if found else "torch finds no GPU here"
+        raise UserError(f"--gpu {number}: {have}; leave it out to use the CPU")
 
 
 def _trace(model: str, path: Path, text: _Text, options: argparse.Namespace) -> None:
@@ -173,7 +206,7 @@ def _trace(model: str, path: Path, text: _Text, options: argparse.Namespace) -> 
     with TraceWriter(path, header, restart=options.restart) as trace:
         if trace.count:
             print(f"{path}: continuing after {trace.count} sentences", file=sys.stderr)
-        bar = progress(total, f"tracing {path.name}", options.quiet, trace.count)
+        bar = progress(f"tracing {path.name}", total, initial=trace.count, quiet=options.quiet)
         try:
             for record in tracer.records(text.source, text.target, text.split, trace.count):
                 trace.append(encode(record, options.precision))

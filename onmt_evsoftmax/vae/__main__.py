@@ -1,32 +1,28 @@
-"""``onmt_evsoftmax vae {cvae,ssvae,vqvae,table,figures}``: the VAE experiments."""
+"""``onmt_evsoftmax vae EXPERIMENT``, ``vae table``, ``vae figures``: the VAE experiments."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 
+from onmt_evsoftmax.report import outputs
 from onmt_evsoftmax.report.console import UserError, called, command_line, run
-from onmt_evsoftmax.vae import configuration, data, distributed
-from onmt_evsoftmax.vae.jobs import EXPERIMENTS, Experiment, read_results
-
-
-def module_of(experiment: str) -> ModuleType:
-    """The module of an experiment."""
-    return importlib.import_module(f"onmt_evsoftmax.vae.{experiment}")
+from onmt_evsoftmax.vae import configuration, data, distributed, figures
+from onmt_evsoftmax.vae.experiment import Configuration, Experiment, experiments
+from onmt_evsoftmax.vae.jobs import Study
+from onmt_evsoftmax.vae.results import read_results, table_of
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line and do what it says."""
     arguments = _parser().parse_args(argv)
-    return arguments.action(arguments)
+    arguments.action(arguments)
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -37,45 +33,38 @@ def _parser() -> argparse.ArgumentParser:
         "recipes/vae/README.md says more.",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name, help_line in EXPERIMENTS.items():
-        _add_experiment(commands, name, help_line)
+    for name, experiment in experiments().items():
+        _add_experiment(commands, name, experiment)
     table = commands.add_parser(
         "table",
         help="mean ± standard error over the seeds of finished jobs",
         epilog="example:\n  onmt_evsoftmax vae table runs/vae/cvae -o cvae.tex",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    table.add_argument("folders", nargs="+", metavar="FOLDER", help="an experiment's or a job's")
-    table.add_argument(
-        "-o",
-        "--output",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help=".txt, .md, .tex or .json, may be given several times; standard output if not given",
-    )
-    table.add_argument("--json", action="store_true", help="print JSON, also beside -o")
+    outputs.add_output(table, "a table as .txt, .md, .tex or .json")
     table.set_defaults(action=_table)
-    figures = commands.add_parser(
+    drawn = commands.add_parser(
         "figures",
         help="draw the experiment's figures from finished jobs",
         epilog="example:\n  onmt_evsoftmax vae figures runs/vae/cvae --format pdf",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    figures.add_argument("folders", nargs="+", metavar="FOLDER", help="an experiment's or a job's")
-    figures.add_argument("-o", "--output", metavar="FOLDER", help="default: the first FOLDER")
-    figures.add_argument(
-        "--format", nargs="+", default=["png"], choices=("png", "svg", "pdf"), help="default: png"
-    )
-    figures.set_defaults(action=_figures)
+    drawn.add_argument("-o", "--output", metavar="FOLDER", help="default: the first FOLDER")
+    kinds = [ending.removeprefix(".") for ending in outputs.FIGURES]
+    drawn.add_argument("--format", nargs="+", default=["png"], choices=kinds, help="default: png")
+    drawn.set_defaults(action=_figures)
+    for command in (table, drawn):
+        command.add_argument(
+            "folders", nargs="+", metavar="FOLDER", help="an experiment's or a job's"
+        )
     return parser
 
 
-def _add_experiment(commands: argparse._SubParsersAction, name: str, help_line: str) -> None:
+def _add_experiment(commands: Any, name: str, experiment: Experiment[Any]) -> None:
     parser = commands.add_parser(
         name,
-        help=help_line,
-        description=f"{help_line}\n\n"
+        help=experiment.help,
+        description=f"{experiment.help}\n\n"
         "Runs every job (method and seed) of the configuration, then prints the table and draws\n"
         "the figures; with both a method and --seed, that job only. Finished jobs are skipped and\n"
         "interrupted ones resumed.",
@@ -101,9 +90,16 @@ def _add_experiment(commands: argparse._SubParsersAction, name: str, help_line: 
         metavar="KEY=VALUE",
         help=f"override one key; recipes/vae/{name}.yaml explains each",
     )
-    parser.add_argument("--normalizer", metavar="NAME", help="only this one")
-    if name == "ssvae":
-        parser.add_argument("--estimator", metavar="NAME", help="only this one, on softmax")
+    method = parser.add_mutually_exclusive_group()
+    for key in experiment.configuration.choices:
+        if key != "seeds":
+            method.add_argument(
+                f"--{_kind(key)}",
+                dest="method",
+                type=lambda text, key=key: (key, text),
+                metavar="NAME",
+                help=f"only this {_kind(key)}",
+            )
     parser.add_argument("--seed", type=int, metavar="N", help="only this one")
     parser.add_argument("--shared-only", action="store_true", help="only what all jobs share")
     parser.add_argument("--data-dir", metavar="FOLDER", help="where the data set's files are")
@@ -114,24 +110,28 @@ def _add_experiment(commands: argparse._SubParsersAction, name: str, help_line: 
     )
     parser.add_argument("--no-tensorboard", action="store_true", help="write no event files")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
-    parser.set_defaults(action=_experiment, experiment=name)
+    parser.set_defaults(action=_experiment, experiment=experiment)
 
 
-def _experiment(arguments: argparse.Namespace) -> int:
-    module = module_of(arguments.experiment)
-    chosen = configuration.load(module.Configuration, arguments.config, arguments.set)
-    jobs = _jobs(chosen, arguments)
-    method = arguments.normalizer or getattr(arguments, "estimator", None)
-    one_job = method is not None and arguments.seed is not None
-    if arguments.shared_only and (method is not None or arguments.seed is not None):
+def _kind(key: str) -> str:
+    """``normalizers`` → ``normalizer``."""
+    return key.removesuffix("s")
+
+
+def _experiment(arguments: argparse.Namespace) -> None:
+    experiment: Experiment[Any] = arguments.experiment
+    settings = configuration.load(experiment.configuration, arguments.config, arguments.set)
+    asked = _asked(settings, arguments)
+    one_job = arguments.method is not None and arguments.seed is not None
+    if arguments.shared_only and (arguments.method is not None or arguments.seed is not None):
         raise UserError("--shared-only trains for all jobs: leave out method and seed, or it")
     if arguments.threads < 0:
         raise UserError(f"--threads {arguments.threads}: give a positive number, or leave it out")
     if arguments.json and (one_job or arguments.shared_only):
         raise UserError("--json prints the table, and one job or --shared-only has none: omit it")
-    if chosen.data == data.EMBEDDED and (arguments.data_dir is not None or arguments.download):
+    if settings.data == data.EMBEDDED and (arguments.data_dir is not None or arguments.download):
         raise UserError(
-            f"data: {chosen.data} is embedded and reads no files; leave out --data-dir and "
+            f"data: {settings.data} is embedded and reads no files; leave out --data-dir and "
             "--download, or choose other data with --config or --set data=mnist"
         )
     if arguments.device and distributed.announced() > 1:
@@ -140,36 +140,29 @@ def _experiment(arguments: argparse.Namespace) -> int:
             "the CPU if there is none; leave it out (CUDA_VISIBLE_DEVICES='' hides the GPUs)"
         )
     # Small matrices are slower on several threads, much slower if the cores are busy.
-    torch.set_num_threads(arguments.threads or min(module.THREADS, torch.get_num_threads()))
+    torch.set_num_threads(arguments.threads or min(experiment.threads, torch.get_num_threads()))
     device = distributed.start() or _device(arguments.device)
-    experiment = Experiment(
-        arguments.experiment,
-        module,
-        chosen,
+    study = Study(
+        experiment,
+        settings,
         Path(arguments.output),
-        lambda: data.load(
-            chosen.data,
-            arguments.data_dir,
-            fetch=arguments.download,
-            classes=getattr(chosen, "classes", 0),
-            size=getattr(chosen, "image_size", 0),
-        ),
+        lambda: experiment.load(settings, arguments.data_dir, fetch=arguments.download),
         device,
         not arguments.no_tensorboard,
     )
     try:
         if arguments.shared_only:
-            experiment.prepare()
-            return 0
-        for method, seed in jobs:
-            experiment.run_job(method, seed)
+            study.prepare()
+            return
+        for seed in asked.seeds:
+            for method in asked.methods():
+                study.run_job(method, seed)
         if distributed.rank() == 0 and not one_job:
-            found = argparse.Namespace(folders=[arguments.output], json=arguments.json)
-            _table(argparse.Namespace(**vars(found), output=[]))
-            _figures(argparse.Namespace(**vars(found), output=None, format=["png"]))
+            found = {"folders": [arguments.output], "json": arguments.json}
+            _table(argparse.Namespace(**found, output=[]))
+            _figures(argparse.Namespace(**found, output=None, format=["png"]))
     finally:
         distributed.stop()
-    return 0
 
 
 def _device(name: str | None) -> torch.device:
@@ -190,51 +183,33 @@ def _device(name: str | None) -> torch.device:
     return device
 
 
-def _jobs(chosen: Any, arguments: argparse.Namespace) -> list[tuple[str, int]]:
-    """(method, seed) of every job asked for: normalizers first, then estimators."""
-    estimator = getattr(arguments, "estimator", None)
-    if arguments.normalizer and estimator:
-        raise UserError("--normalizer and --estimator exclude each other: give one")
-    asked: dict[str, list[Any]] = {}
-    if arguments.normalizer or estimator:
-        asked["normalizers"] = [arguments.normalizer] if arguments.normalizer else []
-        if hasattr(chosen, "estimators"):
-            asked["estimators"] = [estimator] if estimator else []
+def _asked(settings: Configuration, arguments: argparse.Namespace) -> Configuration:
+    """The configuration of the jobs asked for, checked like the file."""
+    chosen: dict[str, Any] = {}
+    if arguments.method is not None:
+        key, name = arguments.method
+        chosen = {other: [] for other in settings.choices if other != "seeds"} | {key: [name]}
     if arguments.seed is not None:
-        asked["seeds"] = [arguments.seed]
-    try:  # made anew, so that the command line is checked like the file
-        chosen = dataclasses.replace(chosen, **asked)
+        chosen["seeds"] = [arguments.seed]
+    try:
+        return dataclasses.replace(settings, **chosen)
     except ValueError as error:
         raise UserError(str(error)) from error
-    methods = [*chosen.normalizers, *getattr(chosen, "estimators", [])]
-    return [(method, seed) for seed in chosen.seeds for method in methods]
 
 
-def _table(arguments: argparse.Namespace) -> int:
-    from onmt_evsoftmax.vae.table import Table
+def _table(arguments: argparse.Namespace) -> None:
+    outputs.check_outputs(arguments.output, outputs.TABLES)
+    table = table_of(read_results(arguments.folders))
+    outputs.publish(lambda _: [table], table.json, arguments.output, print_json=arguments.json)
 
+
+def _figures(arguments: argparse.Namespace) -> None:
     results = read_results(arguments.folders)
-    metrics = module_of(results[0]["experiment"]).METRICS
-    table = Table.of(results, metrics)
-    for path in arguments.output:
-        table.write(path)
-        print(path, file=sys.stderr)
-    if arguments.json:
-        print(table.json())
-    elif not arguments.output:
-        print(table.text())
-    return 0
-
-
-def _figures(arguments: argparse.Namespace) -> int:
-    from onmt_evsoftmax.vae import figures
-
-    results = read_results(arguments.folders)
+    drawings = experiments()[results[0]["experiment"]].figures
     folder = Path(arguments.output or arguments.folders[0])
     for kind in arguments.format:
-        for path in figures.draw(results, folder, kind):
-            print(path, file=sys.stderr)
-    return 0
+        for path in figures.draw(drawings, results, folder, kind):
+            print(path)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ class _Residual(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.body(x)
+        change: Tensor = self.body(x)
+        return x + change
 
 
 class VQVAE(nn.Module):
@@ -58,7 +59,8 @@ class VQVAE(nn.Module):
 
     def decode(self, codes: Tensor) -> Tensor:
         """Images of codes (N, h, w)."""
-        return self.decoder(self.codebook(codes).movedim(-1, 1))
+        images: Tensor = self.decoder(self.codebook(codes).movedim(-1, 1))
+        return images
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Rebuilt images; squared distances code → vector and vector → code; codes.

@@ -32,7 +32,8 @@ class DigitClassifier(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.features(images))
+        scores: Tensor = self.head(self.features(images))
+        return scores
 
 
 def train_classifier(run: Run, data: DataSet, epochs: int) -> tuple[DigitClassifier, float]:

@@ -14,14 +14,13 @@ from typing import Any, TypeVar
 
 import yaml
 
-from onmt_evsoftmax.normalizers.registry import normalizer_names
 from onmt_evsoftmax.report.console import UserError, unknown_name
 from onmt_evsoftmax.report.files import replacing
 
 C = TypeVar("C")
 
-#: Keys that choose jobs: which of them are run does not change any one of them.
-CHOICES = ("normalizers", "estimators", "seeds")
+#: The copy beside what was made with it.
+FILE = "config.yaml"
 
 
 def load(kind: type[C], path: str | Path | None = None, overrides: Sequence[str] = ()) -> C:
@@ -52,7 +51,7 @@ def save(configuration: Any, path: Path) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def saved(path: Path) -> dict[str, Any] | None:
+def saved(path: Path, choices: Sequence[str]) -> dict[str, Any] | None:
     """Every key that ``save`` wrote, but those that choose jobs; None if it cannot be read."""
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -60,40 +59,25 @@ def saved(path: Path) -> dict[str, Any] | None:
         return None
     if not isinstance(values, dict):
         return None
-    return {key: value for key, value in values.items() if key not in CHOICES}
+    return {key: value for key, value in values.items() if key not in choices}
 
 
 def refuse_other(configuration: Any, path: Path) -> None:
     """Refuse to continue in a folder whose ``path`` was written under another configuration."""
     if not path.exists():
         return
-    before = saved(path)
+    before = saved(path, configuration.choices)
     if before is None:
         raise UserError(
             f"{path} cannot be read as the configuration its folder was begun with; "
             "choose another output folder, or remove that one"
         )
     for key, value in dataclasses.asdict(configuration).items():
-        if key not in CHOICES and before.get(key) != value:
+        if key not in configuration.choices and before.get(key) != value:
             raise UserError(
                 f"{path} was written with {key}: {before.get(key)!r}, now it is {value!r}; "
                 "choose another output folder, or remove that one"
             )
-
-
-def check_names(names: Sequence[str]) -> None:
-    """Refuse a normalizer that is not registered."""
-    for name in names:
-        if name == "posthoc":
-            raise ValueError("posthoc is not trained: the jobs of softmax give it, ask for softmax")
-        if name not in normalizer_names():
-            raise ValueError(unknown_name("normalizer", name, normalizer_names()))
-
-
-def check_data(name: str, *known: str) -> None:
-    """Refuse a data set that the experiment makes no sense on."""
-    if name not in known:
-        raise ValueError(unknown_name("data set", name, known))
 
 
 def check_numbers(configuration: Any, *may_be_zero: str) -> None:
@@ -109,7 +93,8 @@ def check_numbers(configuration: Any, *may_be_zero: str) -> None:
     for key, value in values.items():
         if value == [] and key not in may_be_zero:
             raise ValueError(f"{key} must list at least one")
-        for number in value if isinstance(value, list) else [value]:
+        several = value.values() if isinstance(value, dict) else value
+        for number in several if isinstance(value, (list, dict)) else [value]:
             if isinstance(number, (str, bool)) or key in ("seeds", "shared_seed"):
                 continue
             if not (number > 0 or (number == 0 and key in may_be_zero)):
@@ -146,11 +131,19 @@ def _read(path: str | Path) -> Iterator[tuple[str, str, Any]]:
 
 
 def _convert(kind: type, place: str, key: str, value: Any) -> tuple[str, Any]:
-    types = typing.get_type_hints(kind)
-    if key not in types:
-        raise UserError(f"{place}: {unknown_name('key', key, types)}")
-    wanted = types[key]
+    keys = [field.name for field in dataclasses.fields(kind)]
+    if key not in keys:
+        raise UserError(f"{place}: {unknown_name('key', key, keys)}")
+    wanted = typing.get_type_hints(kind)[key]
     element = typing.get_args(wanted)
+    if typing.get_origin(wanted) is dict:
+        if not isinstance(value, dict):
+            raise UserError(f"{place}: {key} must be `name: value` pairs, not {value!r}")
+        pairs = value.items()
+        return key, {
+            _scalar(place, key, name, element[0]): _scalar(place, f"{key}, {name}", v, element[1])
+            for name, v in pairs
+        }
     if element:
         if not isinstance(value, list):
             value = [value]

@@ -13,15 +13,33 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
-from onmt_evsoftmax.report.console import UserError
-from onmt_evsoftmax.vae import distributed, download
+from onmt_evsoftmax.report import download
+from onmt_evsoftmax.report.console import UserError, unknown_name
+from onmt_evsoftmax.report.progress import progress
+from onmt_evsoftmax.vae import distributed
 
 #: Names that ``load`` knows.
 DATA_SETS = ("digits", "mnist", "tiny-imagenet")
 #: The one that comes with scikit-learn and needs no files.
 EMBEDDED = "digits"
+
+#: Data set → (where its files are, file → the checksum that their publishers give).
+SOURCES = {
+    "mnist": (
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        {
+            "train-images-idx3-ubyte.gz": "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "train-labels-idx1-ubyte.gz": "md5:d53e105ee54ea40749a09fcbcd1e9432",
+            "t10k-images-idx3-ubyte.gz": "md5:9fb629c4189551a2d022fa330f9573f3",
+            "t10k-labels-idx1-ubyte.gz": "md5:ec29112dd5afa0611ce80d1b7f02629c",
+        },
+    ),
+    "tiny-imagenet": (
+        "http://cs231n.stanford.edu/",
+        {"tiny-imagenet-200.zip": "md5:90528d7ca1a48142e341f4ef8d21d0de"},
+    ),
+}
 
 
 class Images(NamedTuple):
@@ -64,7 +82,7 @@ def load(
     to that many pixels each way.
     """
     if name not in DATA_SETS:
-        raise UserError(f"unknown data set {name!r}; choose one of {', '.join(DATA_SETS)}")
+        raise UserError(unknown_name("data set", name, DATA_SETS))
     if name == EMBEDDED:
         data = _digits()
     else:
@@ -72,12 +90,22 @@ def load(
             raise UserError(f"data set {name} needs --data-dir FOLDER with its files")
         place = Path(folder)
         if fetch:
-            if distributed.rank() == 0:  # all write to the same place
-                for file, remote in download.SOURCES[name].items():
-                    download.fetch(remote, place / file)
-            distributed.wait()
+            _fetch(name, place)
         data = _mnist(place) if name == "mnist" else _tiny_imagenet(place, classes, size)
     return _first_classes(data, classes) if classes else data
+
+
+def _fetch(name: str, place: Path) -> None:
+    """Download what is not there; a file that is there must be the published one."""
+    if distributed.rank() == 0:  # all processes would write to the same place
+        address, files = SOURCES[name]
+        for file, checksum in files.items():
+            if (place / file).exists():
+                advice = "remove it, or leave out --download to use it as it is"
+                download.check(place / file, [checksum], advice)
+            otherwise = "put your own copy into --data-dir and leave out --download"
+            download.download(address + file, place / file, [checksum], otherwise=otherwise)
+    distributed.wait()
 
 
 def _first_classes(data: DataSet, classes: int) -> DataSet:
@@ -270,7 +298,7 @@ def _tiny_imagenet(place: Path, classes: int, size: int) -> DataSet:
     def read(part: str, listed: list[tuple[str, int]]) -> Images:
         # Closed before an error is told, so that its sentence is the last line.
         title, hidden = f"tiny-imagenet {part}", distributed.rank() != 0
-        with tqdm(listed, title, unit="image", mininterval=1, disable=hidden) as bar:
+        with progress(title, len(listed), unit="images", lines=listed, quiet=hidden) as bar:
             pixels = torch.stack([tree.image(name, size) for name, _ in bar])
         return Images(pixels, torch.tensor([label for _, label in listed]))
 

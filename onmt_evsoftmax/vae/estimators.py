@@ -7,12 +7,16 @@ is unbiased; the Gumbel family is not.
 
 from __future__ import annotations
 
-from typing import Protocol
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from onmt_evsoftmax.normalizers.registry import normalizer_names, title_of
 from onmt_evsoftmax.vae.latent import gumbel_noise, gumbel_softmax
 
 
@@ -26,15 +30,24 @@ class Cost(Protocol):
         """Costs (N,) of relaxed one-hot vectors (N, K)."""
 
 
-def marginalize(p: Tensor, support: Tensor, cost: Cost) -> Tensor:
-    """Σ_z p(z) cost(z) (N,) over the support (N, K) only (True = has mass): the rest is not run."""
-    rows, classes = support.nonzero(as_tuple=True)
+def marginalize(p: Tensor, support: Tensor, cost: Cost, negligible: float = 0.0) -> Tensor:
+    """Σ_z p(z) cost(z) (N,) over the support (N, K) only (True = has mass): the rest is not run.
+
+    Nor are pairs with p below ``negligible``. At 1e-7, the rounding of float32, they change neither
+    the value nor the gradient, and a trained classifier has many.
+    """
+    rows, classes = (support & (p >= negligible)).nonzero(as_tuple=True)
     weighted = p[rows, classes] * cost.pairs(rows, classes)
     return torch.zeros_like(p[:, 0]).index_add(0, rows, weighted)
 
 
 class Estimator(nn.Module):
     """``forward(scores, cost, context)``: scores (N, K) of a softmax, context (N, D) of samples."""
+
+    title: ClassVar[str]
+
+    def __init__(self, context: int = 0) -> None:
+        super().__init__()
 
     def forward(self, scores: Tensor, cost: Cost, context: Tensor) -> Tensor:
         raise NotImplementedError
@@ -43,6 +56,7 @@ class Estimator(nn.Module):
 class ScoreFunction(Estimator):
     """SFE with a moving average of the cost as baseline."""
 
+    title = "SFE"
     average: Tensor
     started: Tensor
 
@@ -81,6 +95,8 @@ class ScoreFunction(Estimator):
 class SelfCritic(ScoreFunction):
     """SFE+: the cost of the most probable class is the baseline (Rennie et al., 2017)."""
 
+    title = "SFE+"
+
     def baseline(self, scores: Tensor, cost: Cost, context: Tensor) -> Tensor:
         with torch.no_grad():
             return cost.pairs(_rows(scores), scores.argmax(-1))
@@ -89,12 +105,15 @@ class SelfCritic(ScoreFunction):
 class NVIL(ScoreFunction):
     """A baseline learned from the sample, on top of the average (Mnih & Gregor, 2014)."""
 
+    title = "NVIL"
+
     def __init__(self, context: int, decay: float = 0.99, hidden: int = 128) -> None:
         super().__init__(context, decay)
         self.network = nn.Sequential(nn.Linear(context, hidden), nn.ReLU(), nn.Linear(hidden, 1))
 
     def baseline(self, scores: Tensor, cost: Cost, context: Tensor) -> Tensor:
-        return self.average + self.network(context).squeeze(-1)
+        learned: Tensor = self.network(context)
+        return self.average + learned.squeeze(-1)
 
     def baseline_loss(self, values: Tensor, baseline: Tensor) -> Tensor:
         squared = (values - baseline) ** 2
@@ -107,8 +126,7 @@ class SumAndSample(Estimator):
     The summed class's cost, which is there anyway, is the sampled one's baseline.
     """
 
-    def __init__(self, context: int = 0) -> None:
-        super().__init__()
+    title = "Sum&Sample"
 
     def forward(self, scores: Tensor, cost: Cost, context: Tensor) -> Tensor:
         log_q = torch.log_softmax(scores, -1)
@@ -127,27 +145,56 @@ class SumAndSample(Estimator):
         return top_q.detach() * top_cost + remaining * (other_cost + score)
 
 
-class Gumbel(Estimator):
-    """Gumbel-Softmax: biased, with little variance."""
+@dataclass(frozen=True)
+class Temperature:
+    """max(minimum, start · exp(−decay · t)) at training step t, renewed every so many steps."""
 
-    def __init__(self, context: int = 0, temperature: float = 0.67) -> None:
+    start: float = 0.67
+    decay: float = 0.0
+    minimum: float = 0.0
+    every: int = 1
+
+    def at(self, step: int) -> float:
+        return max(self.minimum, self.start * math.exp(-self.decay * (step - step % self.every)))
+
+
+class Gumbel(Estimator):
+    """Gumbel-Softmax: biased, with little variance. ``steps`` counts training steps."""
+
+    title = "Gumbel"
+    steps: Tensor
+
+    def __init__(self, context: int = 0, temperature: Temperature | None = None) -> None:
         super().__init__()
-        self.temperature = temperature
+        self.temperature = temperature or Temperature()
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+
+    def sample(self, scores: Tensor) -> Tensor:
+        """A relaxed one-hot sample (N, K) at this step's temperature."""
+        temperature = self.temperature.at(int(self.steps))
+        if self.training:
+            self.steps += 1
+        return gumbel_softmax(torch.log_softmax(scores, -1), temperature)
 
     def forward(self, scores: Tensor, cost: Cost, context: Tensor) -> Tensor:
-        return cost.relaxed(gumbel_softmax(torch.log_softmax(scores, -1), self.temperature))
+        return cost.relaxed(self.sample(scores))
 
 
 class StraightThroughGumbel(Gumbel):
     """One-hot forwards, Gumbel-Softmax backwards."""
 
+    title = "ST Gumbel"
+
     def forward(self, scores: Tensor, cost: Cost, context: Tensor) -> Tensor:
-        soft = gumbel_softmax(torch.log_softmax(scores, -1), self.temperature)
+        soft = self.sample(scores)
         hard = F.one_hot(soft.argmax(-1), soft.size(-1)).to(soft)
         return cost.relaxed(hard + soft - soft.detach())
 
 
-#: Name in configurations → class.
+#: The normalizer of the q(z) that estimators sample from.
+SAMPLED_FROM = "softmax"
+
+#: Name in configurations → class; an estimator that is listed here works everywhere.
 ESTIMATORS: dict[str, type[Estimator]] = {
     "sfe": ScoreFunction,
     "sfe+": SelfCritic,
@@ -156,6 +203,17 @@ ESTIMATORS: dict[str, type[Estimator]] = {
     "gumbel": Gumbel,
     "st-gumbel": StraightThroughGumbel,
 }
+
+
+def title(method: str) -> str:
+    """What a reader sees for an estimator or a normalizer."""
+    return ESTIMATORS[method].title if method in ESTIMATORS else title_of(method)
+
+
+def in_order(methods: Iterable[str]) -> list[str]:
+    """Normalizers in the registry's order, then estimators, then what is neither."""
+    order = [*normalizer_names(), *ESTIMATORS]
+    return sorted(methods, key=lambda name: order.index(name) if name in order else len(order))
 
 
 def _rows(scores: Tensor) -> Tensor:

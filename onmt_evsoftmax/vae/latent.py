@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from onmt_evsoftmax.normalizers import functional
-from onmt_evsoftmax.normalizers.registry import get_normalizer
+from onmt_evsoftmax.normalizers.registry import get_normalizer, get_record, records
 
 #: The mass that keeps logarithms finite in training, as in the paper.
 EPS = 1e-6
@@ -16,35 +16,34 @@ EPS = 1e-6
 def log_probabilities(name: str, scores: Tensor, eps: float = EPS) -> Tensor:
     """log p (…, K) in training form: finite for every class, also for those without mass.
 
-    ev-softmax has such a form of its own; sparsemax, entmax and any other normalizer with zeros are
-    mixed with the uniform distribution, (p + eps) / (1 + K eps).
+    softmax has such a form, and so has a normalizer with an ``eps`` of its own; any other is mixed
+    with the uniform distribution, (p + eps) / (1 + K eps).
     """
-    if name == "softmax":
-        return torch.log_softmax(scores, -1)
-    if name == "evsoftmax":
-        return functional.log_evsoftmax(scores, eps=eps)
-    p = get_normalizer(name)(scores)
+    record = get_record(name)
+    if record.log_function is not None:
+        options = {"eps": eps} if record.parameter("eps") else {}
+        log_p = record.log_function(scores, **options)
+        if log_p.isfinite().all():
+            return log_p
+    p: Tensor = get_normalizer(name)(scores)
     return torch.log((p + eps) / (1 + eps * scores.size(-1)))
+
+
+def mixed(log_p: Tensor, eps: float) -> Tensor:
+    """The logarithm of (p + eps) / (1 + K eps) for a finite log p (…, K)."""
+    floor = torch.full_like(log_p, math.log(eps))
+    return torch.logaddexp(log_p, floor) - math.log1p(eps * log_p.size(-1))
 
 
 def exact(name: str, scores: Tensor) -> tuple[Tensor, Tensor]:
     """Probabilities (…, K) as the normalizer defines them, and their support (True = has mass)."""
-    return get_normalizer(name).eval()(scores, return_support=True)
+    p, support = get_normalizer(name).eval()(scores, return_support=True)
+    return p, support
 
 
 def methods_of(normalizer: str) -> list[str]:
-    """What one trained model is evaluated as: a softmax model also gives post-hoc evidential."""
-    return ["softmax", "posthoc"] if normalizer == "softmax" else [normalizer]
-
-
-def of_layer(method: str, features: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Exact p (…, K) and support of a last layer, weight (K, J) and bias (K,), on features (…, J).
-
-    ``method`` is a normalizer, or ``posthoc``: a softmax layer sparsified by its evidence.
-    """
-    if method == "posthoc":
-        return functional.posthoc_evidential(features, weight, bias, return_support=True)
-    return exact(method, F.linear(features, weight, bias))
+    """What a model trained with this normalizer is judged as: itself, and those made out of it."""
+    return [normalizer, *(r.name for r in records() if r.trained_as == normalizer)]
 
 
 def categorical_kl(log_q: Tensor, log_p: Tensor) -> Tensor:

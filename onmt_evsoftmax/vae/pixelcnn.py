@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-#: Features (N, J) before the last layer, its weight (K, J) and bias (K,) → p (N, K) and support.
-Distribution = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+#: Scores (N, K) → p (N, K) and its support (True = has mass).
+Distribution = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def _gate(x: Tensor) -> Tensor:
@@ -51,7 +51,15 @@ class GatedLayer(nn.Module):
 class PixelCNN(nn.Module):
     """Codes (N, H, W) and labels (N,) → scores (N, K, H, W) of each code given those before it."""
 
-    def __init__(self, codes: int, classes: int, hidden: int, layers: int, head: int) -> None:
+    def __init__(
+        self,
+        codes: int,
+        classes: int,
+        hidden: int,
+        layers: int,
+        head: int,
+        xavier: bool = False,
+    ) -> None:
         super().__init__()
         self.codes = codes
         self.embedding = nn.Embedding(codes, hidden)
@@ -60,12 +68,19 @@ class PixelCNN(nn.Module):
         )
         self.head = nn.Sequential(nn.Conv2d(hidden, head, 1), nn.ReLU())
         self.last = nn.Linear(head, codes)
+        if xavier:
+            for module in self.modules():
+                if isinstance(module, (nn.Conv2d, nn.Linear)):
+                    nn.init.xavier_uniform_(module.weight)
+                    assert module.bias is not None
+                    nn.init.zeros_(module.bias)
 
     def forward(self, codes: Tensor, labels: Tensor) -> Tensor:
         v = h = self.embedding(codes).movedim(-1, 1)
         for layer in self.layers:
             v, h = layer(v, h, labels)
-        return self.last(self.head(h).movedim(1, -1)).movedim(-1, 1)
+        scores: Tensor = self.last(self.head(h).movedim(1, -1))
+        return scores.movedim(-1, 1)
 
     @torch.no_grad()
     def sample(
@@ -83,8 +98,7 @@ class PixelCNN(nn.Module):
         for i in range(height):
             sampler.begin_row(i)
             for j in range(width):
-                features = sampler.features(i, j)
-                p, support = distribution(features, self.last.weight, self.last.bias)
+                p, support = distribution(self.last(sampler.features(i, j)))
                 codes[:, i, j] = draw(p, generator)
                 sizes[:, i, j] = support.sum(-1)
                 sampler.put(i, j, self.embedding(codes[:, i, j]))
@@ -153,7 +167,8 @@ class _Sampler:
             if number + 1 < len(self.layers):
                 following = self.layers[number + 1].reach
                 self.h[number + 1][:, :, i, j + following] = mixed[..., 0, 0]
-        return self.model.head(mixed)[..., 0, 0]
+        features: Tensor = self.model.head(mixed)
+        return features[..., 0, 0]
 
     def put(self, i: int, j: int, embedded: Tensor) -> None:
         """Enter what was drawn at pixel (i, j): (N, D)."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -21,10 +20,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.report.files import replacing
+from onmt_evsoftmax.report.progress import progress
 from onmt_evsoftmax.vae import distributed
 
 #: Batch of indices (B,) → loss to minimise, and numbers to report.
@@ -49,12 +48,17 @@ class Run:
 
 @dataclass
 class Schedule:
-    """How long and in which steps: ``evaluate_every`` counts steps, 0 means after each epoch."""
+    """How long and in which steps: ``evaluate_every`` counts steps, 0 means after each epoch.
+
+    ``select`` names a number of the evaluation: the model ends with the weights of the epoch in
+    which it was lowest. Without it, it ends with those of the last epoch.
+    """
 
     size: int
     batch_size: int
     epochs: int
     evaluate_every: int = 0
+    select: str = ""
 
 
 def train(
@@ -75,17 +79,16 @@ def train(
     it returned, with ``step``, ``epoch`` and the mean of the loss's numbers since the entry before
     or since the epoch began, whichever is later: a resumed run knows no earlier ones.
     """
-    state = _State(run, stage, module, optimizer)
+    state = _State(run, stage, module, optimizer, schedule.select)
     state.resume()
     distributed.synchronize(module)
     steps = -(-schedule.size // schedule.batch_size)
-    bar = tqdm(
-        total=schedule.epochs * steps,
+    bar = progress(
+        f"{run.folder.name} {stage}",
+        schedule.epochs * steps,
+        unit="steps",
         initial=state.epoch * steps,
-        desc=f"{run.folder.name} {stage}",
-        unit="step",
-        mininterval=0.5 if sys.stderr.isatty() else 30,
-        disable=distributed.rank() != 0 or state.epoch >= schedule.epochs,
+        quiet=distributed.rank() != 0 or state.epoch >= schedule.epochs,
     )
     with bar, _watch(run, stage, state.history) as write:
 
@@ -95,6 +98,7 @@ def train(
                 entry = {"step": step, "epoch": step / steps, **numbers, **evaluate()}
             module.train()
             state.history.append(entry)
+            state.keep_best()
             write(entry)
             bar.set_postfix_str(_brief(entry), refresh=False)
 
@@ -128,9 +132,16 @@ def train(
             state.epoch += 1
             _refuse_nan(state, stage, losses.take()["loss"])
             state.save()
+    if state.best:
+        module.load_state_dict(state.best["module"])
     distributed.synchronize(module)  # the statistics, which were each process's own
     module.eval()
     return state.history
+
+
+def selected(history: History, select: str = "") -> dict[str, Any]:
+    """The entry of the epoch whose weights ``train`` ended with."""
+    return min(history, key=lambda entry: entry[select]) if select else history[-1]
 
 
 def seconds_per_epoch(run: Run, stage: str) -> dict[str, float]:
@@ -154,8 +165,15 @@ class _State:
     """What a checkpoint holds."""
 
     def __init__(
-        self, run: Run, stage: str, module: nn.Module, optimizer: torch.optim.Optimizer
+        self,
+        run: Run,
+        stage: str,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        select: str = "",
     ) -> None:
+        self.select = select
+        self.best: dict[str, Any] = {}
         self.path = run.folder / f"{stage}.pt"
         self.device = run.device
         self.module, self.optimizer = module, optimizer
@@ -163,6 +181,12 @@ class _State:
         self.history: History = []
         self.seconds: list[float] = []
         self.cpu_seconds: list[float] = []
+
+    def keep_best(self) -> None:
+        """Copy the weights if the last evaluation is the best so far."""
+        if self.select and self.history[-1] is selected(self.history, self.select):
+            weights = {name: value.clone() for name, value in self.module.state_dict().items()}
+            self.best = {"module": weights}
 
     def save(self) -> None:
         if distributed.rank() == 0:
@@ -175,6 +199,7 @@ class _State:
                 "history": self.history,
                 "seconds": self.seconds,
                 "cpu_seconds": self.cpu_seconds,
+                "best": self.best,
             }
             with replacing(self.path) as temporary:
                 torch.save(content, temporary)
@@ -200,6 +225,7 @@ class _State:
             torch.manual_seed(torch.initial_seed() + 104729 * content["epoch"])
         self.epoch, self.history = content["epoch"], content["history"]
         self.seconds, self.cpu_seconds = content["seconds"], content["cpu_seconds"]
+        self.best = content.get("best", {})
 
 
 class _Means:

@@ -24,7 +24,8 @@ class _Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         active = F.relu(self.norm1(x))
         shortcut = x if self.skip is None else self.skip(active)
-        return shortcut + self.conv2(F.relu(self.norm2(self.conv1(active))))
+        residual: Tensor = self.conv2(F.relu(self.norm2(self.conv1(active))))
+        return shortcut + residual
 
 
 class WideResNet(nn.Module):
@@ -46,7 +47,8 @@ class WideResNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         hidden = F.relu(self.norm(self.blocks(self.first(images))))
-        return self.head(hidden.mean((2, 3)))
+        scores: Tensor = self.head(hidden.mean((2, 3)))
+        return scores
 
 
 def check_depth(depth: int) -> None:

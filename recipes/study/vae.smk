@@ -6,7 +6,7 @@
 
 import yaml
 
-EXPERIMENTS = ("cvae", "ssvae", "vqvae")
+EXPERIMENTS = sorted(path.stem for path in (HERE.parent / "vae").glob("*.yaml") if "-" not in path.stem)
 EXPERIMENT = config["experiment"]
 if EXPERIMENT not in EXPERIMENTS:
     raise WorkflowError(f"experiment {EXPERIMENT!r} is none of {', '.join(EXPERIMENTS)}")

@@ -1,4 +1,4 @@
-"""Dropout of attention: reproducible, fair, the same in every way to compute."""
+"""Dropout of attention: reproducible, fair, the same in every backend."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from attention_cases import generator, random
 from onmt_evsoftmax.attention import dropout, evsoftmax_attention
 
 
-def test_dropout_is_reproducible_and_the_same_in_every_way():
+def test_dropout_is_reproducible_and_the_same_in_every_backend():
     tensors = [random(2, 3, 50, 16, seed=i) for i in range(3)]
     first = evsoftmax_attention(*tensors, dropout_p=0.4, generator=generator(1))
     again = evsoftmax_attention(*tensors, dropout_p=0.4, generator=generator(1))
     other = evsoftmax_attention(*tensors, dropout_p=0.4, generator=generator(2))
-    explicit = evsoftmax_attention(*tensors, dropout_p=0.4, generator=generator(1), way="explicit")
+    explicit = evsoftmax_attention(
+        *tensors, dropout_p=0.4, generator=generator(1), backend="explicit"
+    )
     assert torch.equal(first, again)
     assert not torch.allclose(first, other)
     torch.testing.assert_close(first, explicit, atol=2e-6, rtol=1e-5)

@@ -9,6 +9,7 @@ from torch._dynamo.utils import counters
 from torch._subclasses import FakeTensorMode
 
 from onmt_evsoftmax.attention import flex
+from onmt_evsoftmax.attention.call import Call, Choice
 from onmt_evsoftmax.attention.sparse_attention import evsoftmax_attention
 
 
@@ -33,7 +34,7 @@ def test_flex_attention_computes_the_same(is_causal, masked):
     query, key, value, mask = flex_case(masked)
     key_mask = None if mask is None else mask.select(-2, 0)
     out, lost = flex.attention(query, key, value, key_mask, is_causal, 0.25, run=flex_attention)
-    expected = evsoftmax_attention(query, key, value, mask, is_causal, way="explicit")
+    expected = evsoftmax_attention(query, key, value, mask, is_causal=is_causal, backend="explicit")
     assert not lost.any()
     close = (out - expected).abs().amax(-1) < 2e-6
     assert close.float().mean() > 0.99
@@ -52,15 +53,20 @@ def test_flex_attention_reports_rows_that_rounding_emptied():
     torch.testing.assert_close(out[~lost], mean[~lost], atol=1e-6, rtol=0)
 
 
+def call_of(query, key, value):
+    choice = Choice.of("evsoftmax")
+    return Call(query, key, value, None, None, False, 1.0, 0.0, None, choice, query.shape[:2])
+
+
 @pytest.mark.parametrize("size", [8, 16])
 @pytest.mark.parametrize("which", [0, 2])
-def test_small_heads_go_the_explicit_way_on_a_gpu(size, which):
+def test_small_heads_are_refused_on_a_gpu(size, which):
     """Triton multiplies no blocks below 16; that tensors are on a GPU is pretended."""
     sizes = [64, 64, 64]
     sizes[which] = size
     with FakeTensorMode():
         tensors = [torch.empty(1, 2, 9, size, device="cuda") for size in sizes]
-        obstacle = flex.why_not(*tensors, None, None, 0.0)
+        obstacle = flex.blocker(call_of(*tensors))
     assert (obstacle is not None and "at least 16" in obstacle) == (size < 16)
 
 
@@ -69,9 +75,9 @@ def test_no_gradients_on_a_cpu(which):
     tensors = [random(1, 2, 9, 16, seed=i) for i in range(3)]
     tensors[which].requires_grad_()
     with pytest.raises(ValueError, match="no backward pass on a CPU"):
-        evsoftmax_attention(*tensors, way="flex")
+        evsoftmax_attention(*tensors, backend="flex")
     with torch.no_grad():
-        assert flex.why_not(*tensors, None, None, 0.0) is None
+        assert flex.blocker(call_of(*tensors)) is None
 
 
 @pytest.mark.slow
@@ -83,12 +89,14 @@ def test_flex_attention_compiled_on_the_cpu():
         query, key, value, mask = flex_case(True, queries, keys)
         with torch.no_grad():
             try:
-                out = evsoftmax_attention(query, key, value, mask, is_causal=True, way="flex")
+                out = evsoftmax_attention(query, key, value, mask, is_causal=True, backend="flex")
             except Exception as error:
                 if "compile" in str(error).lower() and "c++" in str(error).lower():
                     pytest.skip(f"torch.compile needs a C++ compiler: install g++ ({error})")
                 raise
-            expected = evsoftmax_attention(query, key, value, mask, is_causal=True, way="explicit")
+            expected = evsoftmax_attention(
+                query, key, value, mask, is_causal=True, backend="explicit"
+            )
         close = (out - expected).abs().amax(-1) < 2e-6
         assert close.float().mean() > 0.99
     assert counters["stats"]["unique_graphs"] == counters["frames"]["ok"] == 2

@@ -9,7 +9,6 @@ import torch
 from attention_cases import generator, random
 from compiled import needs_kernels
 
-from onmt_evsoftmax.attention import backends as attention_ways
 from onmt_evsoftmax.attention import flex
 from onmt_evsoftmax.attention.sparse_attention import evsoftmax_attention
 
@@ -31,9 +30,9 @@ def check_gradients(grads, mask):
 def test_masked_keys_take_no_part_whatever_they_hold(instruction_set):
     query, key, value = (random(2, 2, 50, 16, seed=i) for i in range(3))
     mask = torch.rand(50, generator=generator(3)) < 0.6
-    expected = evsoftmax_attention(query, key[:, :, mask], value[:, :, mask], way="fused")
+    expected = evsoftmax_attention(query, key[:, :, mask], value[:, :, mask], backend="fused")
     for leaves in junk_cases(query, key, value, mask):
-        out = evsoftmax_attention(*leaves, mask, way="fused")
+        out = evsoftmax_attention(*leaves, mask, backend="fused")
         assert torch.equal(out, expected)
         grads = torch.autograd.grad(out.square().sum(), leaves, create_graph=True)
         check_gradients(grads, mask)  # by torch, from the definition
@@ -41,44 +40,44 @@ def test_masked_keys_take_no_part_whatever_they_hold(instruction_set):
 
 
 @pytest.mark.parametrize("given", ["keys", "queries and keys", "causal"])
-def test_masked_keys_take_no_part_the_explicit_way(given):
+def test_masked_keys_take_no_part_explicitly(given):
     query, key, value = (random(2, 2, 50, 16, seed=i) for i in range(3))
     mask = torch.rand(50, generator=generator(3)) < 0.6
     options = {}
     if given == "causal":
         query, mask, options = query[:, :, :30], torch.arange(50) < 30, {"is_causal": True}
     kept = (key[:, :, mask], value[:, :, mask])
-    expected = evsoftmax_attention(query, *kept, way="explicit", **options)
+    expected = evsoftmax_attention(query, *kept, backend="explicit", **options)
     if given != "causal":
         options = {"mask": mask if given == "keys" else mask.expand(50, 50).clone()}
     for leaves in junk_cases(query, key, value, mask):
-        out = evsoftmax_attention(*leaves, way="explicit", **options)
+        out = evsoftmax_attention(*leaves, backend="explicit", **options)
         torch.testing.assert_close(out, expected, atol=1e-6, rtol=1e-5)
         check_gradients(torch.autograd.grad(out.square().sum(), leaves), mask)
 
 
 def test_masked_keys_take_no_part_through_flex(monkeypatch):
-    """Uncompiled, and without the explicit way to help out."""
+    """Uncompiled, and without the explicit backend to help out."""
     from torch.nn.attention import flex_attention
 
     monkeypatch.setattr(flex, "_compiled", lambda: flex_attention.flex_attention)
     monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
     query, key, value = (random(2, 2, 50, 16, seed=i) for i in range(3))
     mask = torch.rand(50, generator=generator(3)) < 0.6
-    expected = evsoftmax_attention(query, key[:, :, mask], value[:, :, mask], way="explicit")
-    monkeypatch.setattr(attention_ways, "explicit", None)
+    expected = evsoftmax_attention(query, key[:, :, mask], value[:, :, mask], backend="explicit")
+    monkeypatch.setattr(flex.explicit, "run", None)
     with torch.no_grad():
         for leaves in junk_cases(query, key, value, mask):
-            out = evsoftmax_attention(*leaves, mask, way="flex")
+            out = evsoftmax_attention(*leaves, mask, backend="flex")
             torch.testing.assert_close(out, expected, atol=2e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("way", ["auto", "explicit"])
-def test_nothing_to_attend_to_gives_zeros(way):
+@pytest.mark.parametrize("backend", ["auto", "explicit"])
+def test_nothing_to_attend_to_gives_zeros(backend):
     leaves = [random(2, 2, 9, 8, seed=i).requires_grad_() for i in range(3)]
     mask = torch.ones(2, 1, 1, 9, dtype=torch.bool)
     mask[1] = False
-    out = evsoftmax_attention(*leaves, mask, way=way)
+    out = evsoftmax_attention(*leaves, mask, backend=backend)
     assert (out[1] == 0).all()
     assert out[0].abs().sum() > 0
     for grad in torch.autograd.grad(out.square().sum(), leaves):
@@ -86,7 +85,7 @@ def test_nothing_to_attend_to_gives_zeros(way):
         assert grad.isfinite().all()
     first = mask.clone()
     first[..., 0] = False  # a causal first query then has no key
-    out = evsoftmax_attention(*leaves, first, is_causal=True, way=way)
+    out = evsoftmax_attention(*leaves, first, is_causal=True, backend=backend)
     assert (out[:, :, 0] == 0).all()
     assert out.isfinite().all()
 
@@ -98,13 +97,15 @@ def test_equal_scores_are_averaged(instruction_set):
         query = random(1, 4, 130, size) * 3
         key = random(1, 4, 1, size, seed=1).expand(1, 4, 70, size)
         value = random(1, 4, 70, size, seed=2).requires_grad_()
-        out = evsoftmax_attention(query, key, value, way="fused")
+        out = evsoftmax_attention(query, key, value, backend="fused")
         torch.testing.assert_close(
             out, value.mean(-2, keepdim=True).expand_as(out), atol=1e-6, rtol=0
         )
         (grad,) = torch.autograd.grad(out.sum(), value)
         torch.testing.assert_close(grad, torch.full_like(grad, 130 / 70), atol=1e-4, rtol=0)
-    out = evsoftmax_attention(torch.zeros(1, 4, 9, 64), random(1, 4, 70, 64), value, way="fused")
+    out = evsoftmax_attention(
+        torch.zeros(1, 4, 9, 64), random(1, 4, 70, 64), value, backend="fused"
+    )
     torch.testing.assert_close(out, value.mean(-2, keepdim=True).expand_as(out))
 
 
@@ -122,25 +123,29 @@ def test_an_offset_far_from_zero_changes_no_result(instruction_set, offset, is_c
     for given in (None, mask):
         near = (key.double() - key.max().double(), value.double())  # exact
         leaves = [t.requires_grad_() for t in near]
-        expected = evsoftmax_attention(query.double(), *leaves, given, is_causal, 1.0)
+        expected = evsoftmax_attention(
+            query.double(), *leaves, given, is_causal=is_causal, scale=1.0
+        )
         grads = torch.autograd.grad(expected, leaves, grad.double())
         leaves = [t.clone().requires_grad_() for t in (key, value)]
-        out = evsoftmax_attention(query, *leaves, given, is_causal, 1.0, way="fused")
+        out = evsoftmax_attention(
+            query, *leaves, given, is_causal=is_causal, scale=1.0, backend="fused"
+        )
         torch.testing.assert_close(out.double(), expected, atol=2e-6, rtol=1e-5)
         for got, want in zip(torch.autograd.grad(out, leaves, grad), grads, strict=True):
             torch.testing.assert_close(got.double(), want, atol=2e-5, rtol=1e-5)
         one_hot = torch.eye(140).expand(1, 2, 140, 140)
-        p = evsoftmax_attention(query, key, one_hot, given, is_causal, 1.0, way="fused")
+        p = evsoftmax_attention(query, key, one_hot, given, is_causal, 1.0, backend="fused")
         assert (p >= 0).all()
 
 
-@pytest.mark.parametrize("way", ["auto", "explicit"])
+@pytest.mark.parametrize("backend", ["auto", "explicit"])
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_broken_key_breaks_only_its_own_rows(way, bad):
+def test_a_broken_key_breaks_only_its_own_rows(backend, bad):
     leaves = [random(2, 2, 70, 16, seed=i) for i in range(3)]
     leaves[1][0, 1, 30, 3] = bad
     leaves = [t.requires_grad_() for t in leaves]
-    out = evsoftmax_attention(*leaves, is_causal=True, way=way)
+    out = evsoftmax_attention(*leaves, is_causal=True, backend=backend)
     assert out[0, 1, :30].isfinite().all()
     assert out[0, 1, 30:].isnan().any(-1).sum() >= 10  # -inf scores are masked, others are NaN
     others = torch.ones(2, 2, dtype=torch.bool)
@@ -157,17 +162,17 @@ def test_minus_infinity_scores_are_masked(instruction_set):
     mask = torch.rand(33, generator=generator(3)) < 0.7
     key[:, :, ~mask] = -math.inf
     torch.testing.assert_close(
-        evsoftmax_attention(query, key, value, way="fused"),
-        evsoftmax_attention(query, key, value, mask, way="fused"),
+        evsoftmax_attention(query, key, value, backend="fused"),
+        evsoftmax_attention(query, key, value, mask, backend="fused"),
     )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("way", ["auto", "explicit"])
-def test_half_precision_is_computed_in_float32(dtype, way):
+@pytest.mark.parametrize("backend", ["auto", "explicit"])
+def test_half_precision_is_computed_in_float32(dtype, backend):
     tensors = [random(2, 2, 40, 16, seed=i).to(dtype).requires_grad_() for i in range(3)]
-    out = evsoftmax_attention(*tensors, way=way)
+    out = evsoftmax_attention(*tensors, backend=backend)
     assert out.dtype == dtype
     wide = [t.detach().float() for t in tensors]
-    assert torch.equal(out, evsoftmax_attention(*wide, way=way).to(dtype))
+    assert torch.equal(out, evsoftmax_attention(*wide, backend=backend).to(dtype))
     assert all(g.dtype == dtype for g in torch.autograd.grad(out.sum(), tensors))

@@ -77,14 +77,14 @@ def test_vmap_equals_a_loop():
 def test_vmap_drops_by_one_seed_or_says_so():
     query, key, value = (random(3, 2, 20, 8, seed=i) for i in range(3))
 
-    def dropped(*tensors, way="auto"):
-        return evsoftmax_attention(*tensors, dropout_p=0.5, way=way)
+    def dropped(*tensors, backend="auto"):
+        return evsoftmax_attention(*tensors, dropout_p=0.5, backend=backend)
 
     same = torch.vmap(dropped, randomness="same")(query, key, value)
     assert same.shape == (3, 2, 20, 8)
     with pytest.raises(ValueError, match="one seed for the whole batch"):
         torch.vmap(dropped, randomness="different")(query, key, value)
-    explicit = functools.partial(dropped, way="explicit")
+    explicit = functools.partial(dropped, backend="explicit")
     different = torch.vmap(explicit, randomness="different")(query, key, value)
     assert different.shape == (3, 2, 20, 8)
 
@@ -92,10 +92,10 @@ def test_vmap_drops_by_one_seed_or_says_so():
 def test_compiles_under_autocast():
     tensors = [random(2, 2, 30, 8, seed=i) for i in range(3)]
     compiled = torch.compile(evsoftmax_attention, fullgraph=True, backend="aot_eager")
-    for way in ("auto", "explicit"):
-        expected = evsoftmax_attention(*tensors, way=way)
+    for backend in ("auto", "explicit"):
         with torch.autocast("cpu", torch.bfloat16):
-            torch.testing.assert_close(compiled(*tensors, way=way), expected)
+            expected = evsoftmax_attention(*tensors, backend=backend)
+            torch.testing.assert_close(compiled(*tensors, backend=backend), expected)
 
 
 PEAK = """
@@ -104,7 +104,7 @@ from onmt_evsoftmax.attention.sparse_attention import evsoftmax_attention
 torch.set_num_threads(1)
 def run(length):
     tensors = [torch.randn(1, 1, length, 16, requires_grad=True) for _ in range(3)]
-    evsoftmax_attention(*tensors, way="fused").sum().backward()
+    evsoftmax_attention(*tensors, backend="fused").sum().backward()
 run(256)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 run(6000)

@@ -32,7 +32,7 @@ def test_lengths(instruction_set, queries, keys, is_causal, masked):
     if masked:
         mask = torch.rand(2, 1, 1, keys, generator=generator(3)) < 0.7
         mask[0, ..., 0] = True
-    check(query, key, value, mask, is_causal=is_causal, way="fused")
+    check(query, key, value, mask, is_causal=is_causal, backend="fused")
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -42,33 +42,33 @@ def test_head_sizes(instruction_set, size, value_size):
         random(1, 2, 70, size),
         random(1, 2, 81, size, seed=1),
         random(1, 2, 81, value_size, seed=2),
-        way="fused",
+        backend="fused",
     )
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_many_tiles(instruction_set, is_causal):
     tensors = [random(1, 2, 1000, 32, seed=i) * 2 for i in range(3)]
-    check(*tensors, is_causal=is_causal, way="fused", tolerance=2e-5)
+    check(*tensors, is_causal=is_causal, backend="fused", tolerance=2e-5)
 
 
 def test_dropout(instruction_set):
     tensors = [random(2, 2, 90, 16, seed=i) for i in range(3)]
     mask = torch.rand(2, 1, 1, 90, generator=generator(3)) < 0.8
-    check(*tensors, mask, dropout_p=0.3, way="fused")
-    check(*tensors, mask, dropout_p=0.3, way="explicit")
-    check(*tensors, is_causal=True, dropout_p=0.9, way="fused", tolerance=2e-5)
+    check(*tensors, mask, dropout_p=0.3, backend="fused")
+    check(*tensors, mask, dropout_p=0.3, backend="explicit")
+    check(*tensors, is_causal=True, dropout_p=0.9, backend="fused", tolerance=2e-5)
 
 
 def test_layouts(instruction_set):
     """Heads split off by transposing, inner strides, expansion: the same bits."""
     base = [random(2, 3, 40, 16, seed=i) for i in range(3)]
-    expected = evsoftmax_attention(*base, way="fused")
+    expected = evsoftmax_attention(*base, backend="fused")
     transposed = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in base]
     inner = [torch.empty(2, 3, 40, 16, 2)[..., 0].copy_(t) for t in base]
     unaligned = [torch.empty(2 * 3 * 40 * 16 + 1)[1:].view(2, 3, 40, 16).copy_(t) for t in base]
     for tensors in (transposed, inner, unaligned):
-        assert torch.equal(evsoftmax_attention(*tensors, way="fused"), expected)
+        assert torch.equal(evsoftmax_attention(*tensors, backend="fused"), expected)
     assert expected.transpose(1, 2).is_contiguous()  # joining the heads copies nothing
     flat = [t.flatten(0, 1) for t in base]
     assert torch.equal(evsoftmax_attention(*flat).view_as(expected), expected)
@@ -83,7 +83,7 @@ def test_layouts(instruction_set):
 
 def test_causal_equals_decoding_step_by_step(instruction_set):
     query, key, value = (random(2, 2, 140, 16, seed=i) for i in range(3))
-    causal = evsoftmax_attention(query, key, value, is_causal=True, way="fused")
+    causal = evsoftmax_attention(query, key, value, is_causal=True, backend="fused")
     steps = [
         evsoftmax_attention(query[:, :, i : i + 1], key[:, :, : i + 1], value[:, :, : i + 1])
         for i in range(140)
@@ -97,10 +97,10 @@ def test_causal_equals_decoding_step_by_step(instruction_set):
 
 def test_padding_changes_no_bit(instruction_set):
     query, key, value = (random(2, 2, 37, 16, seed=i) for i in range(3))
-    expected = evsoftmax_attention(query, key, value, way="fused")
+    expected = evsoftmax_attention(query, key, value, backend="fused")
     pad = [torch.cat([t, torch.full((2, 2, 30, 16), math.nan)], dim=2) for t in (key, value)]
     mask = torch.arange(67) < 37
-    assert torch.equal(evsoftmax_attention(query, *pad, mask, way="fused"), expected)
+    assert torch.equal(evsoftmax_attention(query, *pad, mask, backend="fused"), expected)
 
 
 def test_any_number_of_threads(instruction_set):
@@ -110,7 +110,7 @@ def test_any_number_of_threads(instruction_set):
     try:
         for threads in (1, 2, 3, 7):
             torch.set_num_threads(threads)
-            out = evsoftmax_attention(*leaves, is_causal=True, way="fused")
+            out = evsoftmax_attention(*leaves, is_causal=True, backend="fused")
             results.append((out, *torch.autograd.grad(out.square().sum(), leaves)))
     finally:
         torch.set_num_threads(before)

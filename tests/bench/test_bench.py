@@ -153,15 +153,16 @@ def test_markdown_has_a_line_per_case_and_shows_what_is_missed():
         Result("rows", "8×32", "sparsemax", "torch.softmax", 0.9, 1.23, target_forward=0.8),
         Result("rows", "8×64", "evsoftmax", "torch.softmax", 0.5, 0.6, target_both=0.7),
     ]
-    lines = report.markdown(results, {"cores": 2}, {"rows": "normalizers"}).splitlines()
-    assert lines[0] == "cores 2"
-    assert lines[2].startswith("**rows**: normalizers; time as a ratio to torch.softmax")
-    assert lines[4:] == [
+    (table,) = report.tables(results, {"cores": 2}, {"rows": "normalizers"}, ".md")
+    lines = table.markdown().splitlines()
+    assert lines[0].startswith("### rows: normalizers; time as a ratio to torch.softmax")
+    assert lines[2:6] == [
         "|  | evsoftmax | sparsemax |",
-        "| --- | ---: | ---: |",
+        "|---|---:|---:|",
         "| 8×32 | 0.70 / 0.81 | **0.90 / 1.23** (target 0.8 / –) |",
         "| 8×64 | 0.50 / 0.60 | – |",
     ]
+    assert lines[7].strip() == "cores 2"
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads Linux's /proc")
@@ -180,9 +181,11 @@ def test_peak_memory_is_that_of_the_matrix():
     [
         (["--only", "rows", "-o", "plot.png"], "nothing to plot"),
         (["-o", "plot.xls"], "the ending must be one of"),
-        (["--threads", "0"], "at least 1"),
-        (["--seconds", "inf"], "not negative"),
-        (["--seconds", "nan"], "not negative"),
+        (["--threads", "0"], "a whole number from 1 to 1024"),
+        (["--seconds", "inf"], "a number from 0 to 3600"),
+        (["--seconds", "nan"], "a number from 0 to 3600"),
+        (["--seconds", "-1"], "a number from 0 to 3600"),
+        (["--seed", "-1"], "a whole number from 0 to"),
         ([], "install OpenNMT-py"),
         ([], "needs Linux's /proc"),
     ],

@@ -295,9 +295,9 @@ def run_script(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--train", "-5"], "--train is -5"),
+        (["--train", "-5"], "must be a whole number from 0 up, not -5"),
         (["--train", "5000000"], "ask for 500000"),
-        (["--seed", "x"], "invalid int value"),
+        (["--seed", "x"], "must be a whole number from 0 up, not x"),
     ],
 )
 def test_bad_numbers_are_told_and_nothing_is_written(

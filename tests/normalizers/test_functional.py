@@ -1,4 +1,4 @@
-"""The contract of functional.py: values, special rows, types, layouts, refusals."""
+"""The contract of the normalizers: values, special rows, types, layouts, refusals."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_expanded_scores(name):
         ),
         (lambda: functional.evsoftmax(torch.zeros(3), eps=-1.0), ValueError, "eps"),
         (lambda: functional.evsoftmax(torch.zeros(3), eps=math.nan), ValueError, "eps"),
-        (lambda: functional.entmax(torch.zeros(3), alpha=1.0), ValueError, "softmax"),
+        (lambda: functional.entmax(torch.zeros(3), alpha=0.99), ValueError, "at least 1"),
         (lambda: functional.sparsehourglass(torch.zeros(3), q=0.0), ValueError, "positive"),
     ],
 )

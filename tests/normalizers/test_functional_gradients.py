@@ -1,4 +1,4 @@
-"""Derivatives of functional.py, and transformations of it: vmap, compile, autocast, meta."""
+"""Derivatives of the normalizers, and transformations: vmap, compile, autocast, meta."""
 
 from __future__ import annotations
 

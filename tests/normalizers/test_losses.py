@@ -12,21 +12,21 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onmt_evsoftmax.normalizers import functional, losses
+from onmt_evsoftmax.normalizers import functional
 from onmt_evsoftmax.normalizers.registry import get_loss
 
 FENCHEL_YOUNG = {
-    "sparsemax": (losses.sparsemax_loss, 2.0, entmax.sparsemax_loss),
-    "entmax15": (losses.entmax15_loss, 1.5, entmax.entmax15_loss),
+    "sparsemax": (functional.sparsemax_loss, 2.0, entmax.sparsemax_loss),
+    "entmax15": (functional.entmax15_loss, 1.5, entmax.entmax15_loss),
     "entmax": (
-        lambda *a, **k: losses.entmax_loss(*a, alpha=1.3, **k),
+        lambda *a, **k: functional.entmax_loss(*a, alpha=1.3, **k),
         1.3,
         lambda x, y: entmax.entmax_bisect_loss(x, y, alpha=1.3),
     ),
 }
 ALL = {
-    "softmax": losses.softmax_loss,
-    "evsoftmax": losses.evsoftmax_loss,
+    "softmax": functional.softmax_loss,
+    "evsoftmax": functional.evsoftmax_loss,
     **{name: loss for name, (loss, _, _) in FENCHEL_YOUNG.items()},
 }
 each = pytest.mark.parametrize("name", ALL)
@@ -53,7 +53,7 @@ def test_softmax_loss_is_cross_entropy(shape, ignored, reduction, smoothing):
     y = targets(shape[0], *shape[2:], classes=7, ignored=ignored)
     options = {"ignore_index": ignored, "reduction": reduction, "label_smoothing": smoothing}
     torch.testing.assert_close(
-        losses.softmax_loss(x, y, **options), F.cross_entropy(x, y, **options)
+        functional.softmax_loss(x, y, **options), F.cross_entropy(x, y, **options)
     )
 
 
@@ -84,11 +84,13 @@ def test_evsoftmax_loss_is_the_likelihood_of_the_training_form():
         -math.log(reference.evsoftmax(v.numpy(), 1e-6)[0][i]) for v, i in zip(x, y, strict=True)
     ]
     torch.testing.assert_close(
-        losses.evsoftmax_loss(x, y, reduction="none"), torch.tensor(expected, dtype=x.dtype)
+        functional.evsoftmax_loss(x, y, reduction="none"), torch.tensor(expected, dtype=x.dtype)
     )
     # On two classes, or with everything kept, it must coincide with torch's cross entropy.
     equal = torch.zeros(4, 9, dtype=torch.float64)
-    torch.testing.assert_close(losses.evsoftmax_loss(equal, y[:4]), F.cross_entropy(equal, y[:4]))
+    torch.testing.assert_close(
+        functional.evsoftmax_loss(equal, y[:4]), F.cross_entropy(equal, y[:4])
+    )
 
 
 @each
@@ -107,7 +109,7 @@ def test_finite_at_any_gap(name, dtype, gap, smoothing):
 
 def test_evsoftmax_is_finite_at_enormous_gaps():
     x = torch.tensor([[1e30, 0.0, -1e30]], requires_grad=True)
-    value = losses.evsoftmax_loss(x, torch.tensor([2]))
+    value = functional.evsoftmax_loss(x, torch.tensor([2]))
     value.backward()
     assert value.isfinite()
     torch.testing.assert_close(x.grad, torch.tensor([[1.0, 0.0, -1.0]]))
@@ -183,7 +185,7 @@ def test_gradient_is_p_minus_y(name):
 def test_alpha_receives_a_gradient():
     x, y = logits(5, 6), targets(5, classes=6)
     alpha = torch.tensor(1.4, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda a: losses.entmax_loss(x, y, alpha=a), alpha)
+    assert torch.autograd.gradcheck(lambda a: functional.entmax_loss(x, y, alpha=a), alpha)
 
 
 def test_kl_of_the_training_forms():
@@ -195,10 +197,12 @@ def test_kl_of_the_training_forms():
         a, b = (reference.evsoftmax(v[mask[0]].numpy(), 1e-6)[0] for v in (a, b))
         expected.append(float((a * (torch.tensor(a) / torch.tensor(b)).log().numpy()).sum()))
     expected = torch.tensor(expected, dtype=torch.float64)
-    torch.testing.assert_close(losses.evsoftmax_kl(q, p, mask), expected)
-    torch.testing.assert_close(losses.evsoftmax_kl(q.t(), p.t(), mask.t(), 0), expected)
-    torch.testing.assert_close(losses.evsoftmax_kl(q, p, mask, reduction="mean"), expected.mean())
-    assert (losses.evsoftmax_kl(q, q) == 0).all()
+    torch.testing.assert_close(functional.evsoftmax_kl(q, p, mask), expected)
+    torch.testing.assert_close(functional.evsoftmax_kl(q.t(), p.t(), mask.t(), 0), expected)
+    torch.testing.assert_close(
+        functional.evsoftmax_kl(q, p, mask, reduction="mean"), expected.mean()
+    )
+    assert (functional.evsoftmax_kl(q, q) == 0).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
@@ -206,7 +210,7 @@ def test_kl_is_finite_at_any_gap(dtype):
     for gap in (75.0, 95.0, 3e4):
         q = torch.tensor([gap, 0.0, -gap], dtype=dtype, requires_grad=True)
         p = torch.tensor([-gap, 0.0, gap], dtype=dtype, requires_grad=True)
-        kl = losses.evsoftmax_kl(q, p)
+        kl = functional.evsoftmax_kl(q, p)
         kl.backward()
         assert kl.isfinite()
         assert q.grad.isfinite().all()
@@ -216,11 +220,11 @@ def test_kl_is_finite_at_any_gap(dtype):
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda x, y: losses.evsoftmax_loss(x, y, eps=0.0), "logarithm"),
-        (lambda x, y: losses.evsoftmax_kl(x, x, eps=0.0), "logarithm"),
-        (lambda x, y: losses.sparsemax_loss(x, y, reduction="avg"), "reduction"),
-        (lambda x, y: losses.softmax_loss(x, y, label_smoothing=1.5), "label_smoothing"),
-        (lambda x, y: losses.softmax_loss(x, y[:2]), "does not fit"),
+        (lambda x, y: functional.evsoftmax_loss(x, y, eps=0.0), "logarithm"),
+        (lambda x, y: functional.evsoftmax_kl(x, x, eps=0.0), "logarithm"),
+        (lambda x, y: functional.sparsemax_loss(x, y, reduction="avg"), "reduction"),
+        (lambda x, y: functional.softmax_loss(x, y, label_smoothing=1.5), "label_smoothing"),
+        (lambda x, y: functional.softmax_loss(x, y[:2]), "does not fit"),
         (lambda x, y: get_loss("sparsehourglass"), "no loss of its own"),
     ],
 )

@@ -31,9 +31,9 @@ def fused_calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     calls: list[bool] = []
     original = fused.evsoftmax_attention
 
-    def count(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, **rest: Any) -> Any:
+    def count(query: Any, key: Any, value: Any, mask: Any, *, is_causal: bool, **rest: Any) -> Any:
         calls.append(is_causal)
-        return original(query, key, value, mask, is_causal, way="fused", **rest)
+        return original(query, key, value, mask, is_causal=is_causal, backend="fused", **rest)
 
     monkeypatch.setattr(fused, "evsoftmax_attention", count)
     return calls
@@ -167,7 +167,10 @@ def test_the_start_up_line_says_which(options: list[str], fused_line: str) -> No
             "position terms|not compiled",
         ),
         ([], "no attention is evsoftmax"),
-        (flags(attention_normalizer="evsoftmax", attention_eps=0.1), "every key keeps some weight"),
+        (
+            flags(attention_normalizer="evsoftmax", attention_eps=0.1),
+            "is made for eps = 0, not 0.1",
+        ),
         (
             flags(attention_normalizer="evsoftmax", hidden_size=1200, heads=4),
             "heads of 300 dimensions",

@@ -17,7 +17,7 @@ from torch import Tensor
 from workbench import IS_35
 
 from onmt_evsoftmax.normalizers import functional
-from onmt_evsoftmax.normalizers.losses import (
+from onmt_evsoftmax.normalizers.functional import (
     entmax15_loss,
     evsoftmax_loss,
     softmax_loss,

@@ -269,7 +269,7 @@ def test_plain_text_can_be_split_first(tmp_path: Path) -> None:
     assert splitter(str(codes))("does ox") == ["doe@@", "s", "o@@", "x"]
     (tmp_path / "no.model").write_text("not a model")
     for path, message in (
-        (tmp_path / "no.model", "not a SentencePiece model"),
+        (tmp_path / "no.model", "is not a subword model"),
         (tmp_path / "absent", "cannot read"),
     ):
         with pytest.raises(UserError, match=message):

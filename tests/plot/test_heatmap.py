@@ -1,22 +1,26 @@
 from __future__ import annotations
 
+import base64
 import json
+import re
 import xml.etree.ElementTree as ElementTree
+import zlib
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+import commands
 import numpy as np
 import pytest
 import torch
 import traces
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from onmt_evsoftmax.attended import parse_line
+from onmt_evsoftmax.normalizers.registry import colour_of, records
 from onmt_evsoftmax.plot import bars, bertviz, choice, panels
 from onmt_evsoftmax.plot.page import quantise
-from onmt_evsoftmax.report import fonts, style
+from onmt_evsoftmax.report import fonts, palette, style
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.trace import KINDS, Record, grid
 
@@ -69,10 +73,14 @@ def test_darker_is_larger_in_colour_and_in_grey() -> None:
     assert shades[0] < 0.87
 
 
-def test_neighbouring_series_differ_in_lightness_or_hatching() -> None:
-    for a, b in zip(range(6), range(1, 7), strict=True):
-        light = [np.array(to_rgb(style.SERIES[i])) @ (0.2126, 0.7152, 0.0722) for i in (a, b)]
-        assert abs(light[0] - light[1]) > 0.1 or style.HATCHES[a] != style.HATCHES[b]
+def test_a_normalizer_has_its_records_colour_and_no_two_series_share_one() -> None:
+    own = {record.name: record.colour for record in records()}
+    assert palette.colours(["evsoftmax", "softmax"]) == [own["evsoftmax"], own["softmax"]]
+    twice = palette.colours(["evsoftmax", "evsoftmax", "softmax", "sparsemax"])
+    assert len(set(twice)) == 4
+    assert twice[0] == own["evsoftmax"]
+    assert twice[2:] == [own["softmax"], own["sparsemax"]]
+    assert len(set(palette.HATCHES[:6])) == len(set(palette.DASHES)) - 1 == 6
 
 
 @pytest.mark.parametrize("extension", ["png", "svg", "pdf"])
@@ -154,7 +162,7 @@ def test_dollars_in_tokens_are_dollars(tmp_path: Path) -> None:
 
 def test_bars_show_a_ring_for_every_exact_zero() -> None:
     view = grid(traces.record(0), "context", "subword", SUBWORDS)
-    row = bars.Row("ev", "macht", view.weights[0, 0, 0], view.support[0, 0, 0])
+    row = bars.Row("ev", "evsoftmax", "macht", view.weights[0, 0, 0], view.support[0, 0, 0])
     with style.readable(view.keys):
         figure = bars.draw([row, row], view.keys)
     axes = figure.axes[0]
@@ -223,3 +231,17 @@ def test_page_bytes_keep_zeros_and_two_digits() -> None:
         assert np.array_equal(codes > 0, attention.support)
         weights = np.where(codes > 0, ((codes.astype(float) - 1) / 254) ** 2, 0)
         assert np.abs(weights - attention.weights).max() < 0.005
+
+
+def test_bars_and_pages_have_the_colours_of_the_records(tmp_path: Path) -> None:
+    sources = ("evsoftmax", "softmax")
+    files = [traces.write(tmp_path / f"{n}.trace", 1, normalizer=n) for n in sources]
+    commands.run(f"onmt_plot_attention {files[0]} {files[1]} -o {tmp_path / 'bars.svg'} --bars")
+    drawn = (tmp_path / "bars.svg").read_text()
+    page = tmp_path / "page.html"
+    commands.run(f"onmt_plot_attention {files[0]} {files[1]} -o {page} --quiet")
+    (block,) = re.findall(r'id="book">([^<]+)<', page.read_text())
+    book = json.loads(zlib.decompress(base64.b64decode(block)))
+    for source, trace in zip(sources, book["traces"], strict=True):
+        assert colour_of(source) in drawn
+        assert trace["colour"] == colour_of(source)

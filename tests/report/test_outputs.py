@@ -70,7 +70,7 @@ def test_latex_compiles_without_a_complaint(tmp_path: Path, name: str) -> None:
     if not shutil.which("pdflatex"):
         pytest.skip("NO LATEX, tables were not compiled: apt-get install texlive-latex-recommended")
     page = r"\documentclass{article}\usepackage[a4paper,margin=2cm]{geometry}"
-    page += r"\usepackage{booktabs,longtable}\begin{document}\input{table}\end{document}"
+    page += r"\usepackage{booktabs,longtable,graphicx}\begin{document}\input{table}\end{document}"
     (tmp_path / "page.tex").write_text(page)
     (tmp_path / "table.tex").write_text(latex_tables()[name], encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]

@@ -14,8 +14,8 @@ import pytest
 from scoring_texts import GERMAN, corpus, noisy, write
 
 from onmt_evsoftmax import score as scoring
+from onmt_evsoftmax.corpora.marks import undo_subwords
 from onmt_evsoftmax.report.console import UserError
-from onmt_evsoftmax.score.subwords import undo_bpe
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = corpus(2)
@@ -68,7 +68,7 @@ def test_the_examples_of_the_help_run(folder: Path) -> None:
         result = score_tool(example.removeprefix("onmt_score "), cwd=folder)
         assert result.returncode == 0, result.stderr
         assert "warning" not in result.stderr
-    assert r"\begin{tabular}{@{}lrr@{}} \toprule" in (folder / "table.tex").read_text()
+    assert r"\begin{tabular}{@{}lrr@{}}" in (folder / "table.tex").read_text()
     report = json.loads((folder / "scores.json").read_text())
     assert report["systems"]["softmax"] == ["softmax.1.txt", "softmax.2.txt"]
     assert [metric["name"] for metric in report["metrics"]] == [
@@ -142,12 +142,14 @@ BAD = {
     "same run": ("--hyp a=output.txt a=output.txt --ref reference.de", "given twice"),
     "no file": ("--hyp a= --ref reference.de", "must be FILE or NAME=FILE"),
     "two stdin": ("--hyp a=- b=- --ref reference.de", "can be read once"),
-    "ending": ("--hyp output.txt --ref reference.de -o table.xls", "one of .txt .json .md .tex"),
+    "ending": ("--hyp output.txt --ref reference.de -o table.xls", "one of .txt .md .tex .json"),
     "sentences": ("--hyp output.txt --ref reference.de --sentences x.csv", "must be .tsv"),
     "outputs": ("--hyp output.txt --ref reference.de -o x.md -o ./x.md", "the same name"),
-    "resamples": ("--hyp output.txt --ref reference.de --resamples 0", "--resamples 0"),
-    "seed": ("--hyp output.txt --ref reference.de --seed -1", "--seed -1"),
-    "digits": ("--hyp output.txt --ref reference.de --digits 99", "--digits 99"),
+    "resamples": ("--hyp output.txt --ref reference.de --resamples 0", "from 1 to 10000000, not 0"),
+    "seed": ("--hyp output.txt --ref reference.de --seed -1", "argument --seed: must be"),
+    "digits": ("--hyp output.txt --ref reference.de --digits 99", "from 0 to 10, not 99"),
+    "blank system alone": ("--hyp blank.txt --ref reference.de", "blank.txt has only blank lines"),
+    "blank systems": ("--hyp a=blank.txt b=blank.txt --ref reference.de", "has only blank lines"),
 }
 
 
@@ -192,6 +194,28 @@ def test_an_output_that_cannot_be_written_leaves_no_other(folder: Path) -> None:
 
 
 # ---------------------------------------------------------------- input
+
+
+def test_a_collapsed_system_gets_the_lowest_scores_and_a_warning(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One system that says nothing must not hide what the others say."""
+    (folder / "blank.txt").write_bytes(b" \n" * len(REFERENCE))
+    score(
+        "--hyp good=output.txt bad=blank.txt --ref reference.de --lang de --json --baseline good "
+        "--metrics bleu bleu-tok-lc chrf++ ter rouge-1 rouge-2 rouge-l meteor --sentences s.tsv "
+        "--resamples 20"
+    )
+    output = capsys.readouterr()
+    assert output.err.count("warning") == 1
+    assert "blank.txt has only blank lines" in output.err
+    metrics = json.loads(output.out)["metrics"]
+    assert len(metrics) == 8
+    for metric in metrics:
+        worst = 0 if metric["higher_is_better"] else 100
+        assert metric["systems"]["bad"]["mean"] == pytest.approx(worst), metric["name"]
+        assert metric["systems"]["good"]["mean"] not in (0, 100)
+        assert metric["systems"]["bad"]["comparison"]["stars"] in ("*", "**")
 
 
 def test_standard_input(folder: Path) -> None:
@@ -271,8 +295,8 @@ def test_undo_bpe_inverts_subword_nmt(tmp_path: Path) -> None:
         bpe = BPE(codes)
     pieces = [bpe.process_line(line) for line in GERMAN]
     assert sum("@@ " in line for line in pieces) > 40
-    assert undo_bpe(pieces) == GERMAN
-    assert undo_bpe(GERMAN) == GERMAN
+    assert undo_subwords(pieces) == GERMAN
+    assert undo_subwords(GERMAN) == GERMAN
 
 
 def test_undo_bpe_inverts_sentencepiece(tmp_path: Path) -> None:
@@ -291,7 +315,7 @@ def test_undo_bpe_inverts_sentencepiece(tmp_path: Path) -> None:
     processor = sentencepiece.SentencePieceProcessor(model_file=f"{model}.model")
     pieces = [" ".join(processor.encode(line, out_type=str)) for line in GERMAN]
     assert all("▁" in line for line in pieces)
-    assert undo_bpe(pieces) == GERMAN
+    assert undo_subwords(pieces) == GERMAN
 
 
 # ---------------------------------------------------------------- output

@@ -121,6 +121,11 @@ BAD = [
     ("onmt_plot_attention pipe -o x.html", "pipe is not a file that can be read twice"),
     ("onmt_plot_attention blank.trace -o x.png", "sentence 1 is empty; choose another"),
     ("onmt_plot_attention none.trace -o x.html", "has no sentence yet"),
+    ("onmt_plot_attention softmax.trace --bars 0 -o x.png", "must be a whole number from 1 up"),
+    ("onmt_trace_attention --model m --src s --beam-size 0 -o x", "from 1 to 1000, not 0"),
+    ("onmt_trace_attention --model m --src s --max-length 0 -o x", "from 1 to 100000, not 0"),
+    ("onmt_trace_attention --model m --src s --gpu -2 -o x", "a whole number from -1 up, not -2"),
+    ("onmt_trace_attention --model m --src gold.align --gpu 7 -o x", "--gpu 7: torch finds"),
 ]
 
 

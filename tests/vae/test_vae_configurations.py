@@ -6,23 +6,24 @@ import dataclasses
 import shlex
 
 import pytest
-from vae_commands import MODULES, RECIPES, ROOT
+from vae_commands import EXPERIMENTS, RECIPES, ROOT
 
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.vae import __main__ as command
-from onmt_evsoftmax.vae import configuration, cvae, vqvae
+from onmt_evsoftmax.vae import configuration
+from onmt_evsoftmax.vae.experiments import cvae, ssvae, vqvae
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.name)
 def test_recipes_are_valid(path):
-    kind = MODULES[path.stem.split("-")[0]].Configuration
+    kind = EXPERIMENTS[path.stem.split("-")[0]].configuration
     configuration.load(kind, path)
 
 
-@pytest.mark.parametrize("experiment", MODULES)
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_the_default_recipe_states_and_explains_every_default(experiment):
     path = ROOT / "recipes" / "vae" / f"{experiment}.yaml"
-    defaults = MODULES[experiment].Configuration()
+    defaults = EXPERIMENTS[experiment].configuration()
     assert configuration.load(type(defaults), path) == defaults
     text = path.read_text(encoding="utf-8")
     keys = [line for line in text.splitlines() if line[:1].isalpha()]
@@ -30,11 +31,11 @@ def test_the_default_recipe_states_and_explains_every_default(experiment):
     assert [line for line in keys if "#" not in line] == []
 
 
-def test_the_readme_runs_the_cvae_at_the_published_weight():
+def test_the_readme_runs_the_cvae_of_the_published_code():
     readme = (ROOT / "recipes" / "vae" / "README.md").read_text(encoding="utf-8")
     lines = readme.replace("\\\n", "").splitlines()
-    [line] = [line for line in lines if line.startswith("python") and "kl_weight" in line]
-    words = command._parser().parse_args(shlex.split(line)[3:])
+    [line] = [line for line in lines if line.startswith("onmt_") and "double_eps" in line]
+    words = command._parser().parse_args(shlex.split(line)[2:])
     chosen = configuration.load(cvae.Configuration, ROOT / words.config, words.set)
     # The published loss is a sum over the batch of 64 and 0.01 times the mean of the KL over it.
     assert (chosen.data, chosen.batch_size) == ("mnist", 64)
@@ -81,6 +82,31 @@ def test_bad_configurations_are_told(tmp_path, text, says):
 def test_bad_numbers_are_told(setting, says):
     with pytest.raises(UserError, match=says):
         configuration.load(vqvae.Configuration, None, [setting])
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("learning_rate_of=[1]", "learning_rate_of must be `name: value` pairs, not"),
+        ("learning_rate_of={sfe: fast}", "learning_rate_of, sfe must be a number, not 'fast'"),
+        ("learning_rate_of={sfe: 0}", "learning_rate_of must be positive, not 0.0"),
+        ("learning_rate_of={sparsmax: 1}", r"unknown normalizer 'sparsmax' \(did you mean spars"),
+    ],
+)
+def test_bad_mappings_are_told(setting, says):
+    with pytest.raises(UserError, match=says):
+        configuration.load(ssvae.Configuration, None, [setting])
+
+
+def test_the_semi_supervised_recipes_are_the_public_code_and_the_papers_text():
+    recipes = ROOT / "recipes" / "vae"
+    code = configuration.load(ssvae.Configuration, recipes / "ssvae-mnist.yaml")
+    text = configuration.load(ssvae.Configuration, recipes / "ssvae-mnist-paper.yaml")
+    assert (code.hidden_layers, text.hidden_layers) == (2, 1)
+    assert (code.validation_images, text.validation_images) == (10_000, 0)
+    rates = [code.learning_rate_of.get(name, code.learning_rate) for name in ("nvil", "sparsemax")]
+    assert rates == [1e-3, 5e-4]
+    assert (text.learning_rate, text.learning_rate_of, text.weight_decay) == (5e-4, {}, 0.0)
 
 
 def test_overrides_and_yaml_numbers(tmp_path):

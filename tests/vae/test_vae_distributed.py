@@ -14,9 +14,11 @@ import torch.nn.functional as F
 from torch import nn
 from vae_data import write_mnist
 
+from onmt_evsoftmax.report import download
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.vae import __main__ as command
-from onmt_evsoftmax.vae import cvae, data, distributed, download, latent, training
+from onmt_evsoftmax.vae import data, distributed, latent, training
+from onmt_evsoftmax.vae.experiments import cvae
 
 
 def regression(folder: Path, reduction: str) -> dict:
@@ -55,7 +57,7 @@ def digits(folder: Path) -> dict:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(latent, "gumbel_softmax", lambda log_q, t: (log_q / t).softmax(-1))
-        cvae.job(run, shared, c, digits, "evsoftmax")
+        cvae.EXPERIMENT.job(run, shared, c, digits, "evsoftmax")
     saved = torch.load(run.folder / "cvae.pt", weights_only=True)
     return {"weights": saved["module"], "history": saved["history"]}
 
@@ -65,7 +67,7 @@ def everything(folder: Path) -> dict:
     return {**kinds, "cvae": digits(folder)}
 
 
-def slow_fetch(rank: int, remote: download.Remote, target: Path) -> None:
+def slow_download(rank: int, url: str, target: Path, checksums: list, otherwise: str) -> None:
     """In place of a download: the data set's files after a while, and a record of who asked."""
     time.sleep(0.3)
     write_mnist(target.parent)
@@ -78,7 +80,8 @@ def process(rank: int, folder: Path) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/join", rank=rank, world_size=2)
     torch.save(everything(folder), folder / f"rank{rank}")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(download, "fetch", partial(slow_fetch, rank))
+        patch.setattr(download, "download", partial(slow_download, rank))
+        patch.setattr(download, "check", lambda *_: None)
         data.load("mnist", folder / "fetched", fetch=True)
     distributed.stop()
 
@@ -113,7 +116,7 @@ def test_two_processes_end_where_one_ends_and_report_the_same_losses(trained, ki
 
 
 def test_only_the_first_process_downloads_and_the_others_wait(trained):
-    assert trained[3] == ["0"] * len(download.SOURCES["mnist"])
+    assert trained[3] == ["0"] * len(data.SOURCES["mnist"][1])
 
 
 def test_a_world_without_torchrun_is_told(monkeypatch):

@@ -7,7 +7,7 @@ import torch
 
 from onmt_evsoftmax.normalizers.registry import get_normalizer
 from onmt_evsoftmax.vae import estimators, latent
-from onmt_evsoftmax.vae.estimators import ESTIMATORS, marginalize
+from onmt_evsoftmax.vae.estimators import ESTIMATORS, Temperature, marginalize
 
 CLASSES = 4
 COPIES = 200_000  # draws, as the rows of one batch
@@ -86,9 +86,26 @@ def test_biased_estimators_are_known_to_differ(name):
 def test_the_bias_of_gumbel_vanishes_with_its_temperature():
     truth = exact()[1]
     bias = [
-        (draws("gumbel", temperature=t)[1].mean(0) - truth).abs().max() for t in (2.0, 0.67, 0.1)
+        (draws("gumbel", temperature=Temperature(t))[1].mean(0) - truth).abs().max()
+        for t in (2.0, 0.67, 0.1)
     ]
     assert bias[0] > bias[1] > 3 * bias[2]
+
+
+def test_the_temperature_falls_in_steps_to_its_minimum_and_is_resumed():
+    schedule = Temperature(1.0, 1e-4, 0.5, every=1000)
+    steps = (0, 999, 1000, 2500, 6000, 10**6)
+    expected = [1, 1, 0.904837418, 0.818730753, 0.548811636, 0.5]
+    assert [schedule.at(step) for step in steps] == pytest.approx(expected)
+    assert Temperature(0.67).at(10**6) == 0.67
+    estimator = estimators.Gumbel(0, schedule)
+    estimator.steps.fill_(2500)
+    estimator.sample(torch.zeros(1, 4))
+    again = estimators.Gumbel(0, schedule)
+    again.load_state_dict(estimator.state_dict())
+    assert int(again.steps) == 2501
+    again.eval().sample(torch.zeros(1, 4))
+    assert int(again.steps) == 2501
 
 
 @pytest.mark.parametrize("name", BIASED)

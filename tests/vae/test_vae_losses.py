@@ -8,9 +8,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributions import Bernoulli, Categorical, Normal, kl_divergence
 
+from onmt_evsoftmax.normalizers.functional import evsoftmax
 from onmt_evsoftmax.normalizers.registry import get_loss
-from onmt_evsoftmax.vae import cvae, latent, training
-from onmt_evsoftmax.vae.semisupervised import SSVAE, NegativeElbo, labelled_loss
+from onmt_evsoftmax.vae import latent, training
+from onmt_evsoftmax.vae.experiments import cvae
+from onmt_evsoftmax.vae.semisupervised import SSVAE, NegativeElbo, _BernoulliCost, losses
 from onmt_evsoftmax.vae.wideresnet import _Block
 
 NAMES = ["softmax", "sparsemax", "entmax15", "evsoftmax"]
@@ -22,22 +24,38 @@ def _seeded():
 
 
 def test_the_cost_of_a_class_is_its_negative_elbo():
-    model = SSVAE(16, 10, width=12, hidden=10, gaussian=3).double()
+    model = SSVAE(16, 10, width=12, hidden=10, gaussian=3, layers=2).double()
+    inference, generative = model.inference, model.generative
     with torch.no_grad():  # far from 1, so that a deviation is not mistaken for a variance
-        model.moments.bias.normal_(std=2)
+        inference.rest[-1].bias.normal_(std=2)
     x = torch.bernoulli(torch.full((6, 16), 0.5, dtype=torch.float64))
     noise = torch.randn(6, 10, 3, dtype=torch.float64)
     rows, classes = torch.arange(6), torch.tensor([0, 1, 2, 3, 4, 9])
 
     z = F.one_hot(classes, 10).double()
-    mean, log_variance = model.moments(F.relu(model.image(x) + model.label(z))).chunk(2, -1)
+    mean, log_variance = inference.rest(inference.first(torch.cat([x, z], -1))).chunk(2, -1)
     posterior = Normal(mean, log_variance.exp().sqrt())
     h = posterior.mean + posterior.stddev * noise[rows, classes]
-    decoder = model.decoder
-    image = Bernoulli(logits=decoder.out(F.relu(decoder.label(z) + decoder.code(h))))
+    image = Bernoulli(logits=generative.rest(generative.first(torch.cat([h, z], -1))))
     divergence = kl_divergence(posterior, Normal(torch.zeros_like(mean), 1.0)).sum(-1)
     expected = divergence - image.log_prob(x).sum(-1)
-    torch.testing.assert_close(NegativeElbo(model, x, noise).pairs(rows, classes), expected)
+    cost = NegativeElbo(model, x, noise).pairs(rows, classes)
+    torch.testing.assert_close(cost, expected)
+    parameters = [*inference.parameters(), *generative.parameters()]
+    for ours, theirs in zip(
+        torch.autograd.grad(cost.sum(), parameters),
+        torch.autograd.grad(expected.sum(), parameters),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_a_pixel_that_the_model_excludes_has_a_finite_cost_and_its_gradient():
+    scores = torch.tensor([[300.0, -300.0, 0.0]], requires_grad=True)
+    cost = _BernoulliCost.apply(scores, torch.tensor([[0.0, 1.0, 1.0]]))
+    cost.sum().backward()
+    assert cost.isfinite()
+    torch.testing.assert_close(scores.grad, torch.tensor([[1.0, -1.0, -0.5]]))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -48,7 +66,7 @@ def test_the_labelled_loss_is_the_elbo_and_the_normalizers_own_loss(name):
     x = torch.bernoulli(torch.full((30, 16), 0.5, dtype=torch.float64))
     labels = torch.arange(30) % 10
     torch.manual_seed(5)
-    whole = labelled_loss(model, name, x, labels)
+    whole = losses(model, name, x, labels).known
     torch.manual_seed(5)  # the same noise
     elbo = NegativeElbo(model, x).pairs(torch.arange(30), labels).mean()
     own = get_loss(name)(model.classify(x), labels)
@@ -79,6 +97,33 @@ def test_the_cvae_loss_is_reconstruction_and_kl_of_posterior_from_prior(name):
     torch.testing.assert_close(loss, rebuilt + 0.3 * kl)
     torch.testing.assert_close(numbers["kl"], (kl / 8).detach())
     assert abs(kl - kl_divergence(p, q).sum()) > 1e-2
+
+
+def test_the_published_double_epsilon_is_that_of_the_public_code_and_freezes_masked_classes():
+    """It takes the KL of Categorical(evsoftmax(scores, eps) + eps); it samples without that sum."""
+    one, two = (cvae.Configuration(kl_weight=1.0, double_eps=double) for double in (False, True))
+    model = cvae.CVAE(20, one).double()
+    with torch.no_grad():
+        model.prior[-1].bias.copy_(torch.linspace(-2, 2, 10))
+    x, y = torch.rand(8, 20, dtype=torch.float64), F.one_hot(torch.arange(8) % 2, 2).double()
+
+    def prior_gradient(c: cvae.Configuration, name: str = "evsoftmax") -> torch.Tensor:
+        model.zero_grad()
+        torch.manual_seed(1)
+        loss, numbers = cvae.elbo_loss(model, name, c, x, y)
+        loss.backward()
+        return model.prior[-1].bias.grad.clone(), numbers
+
+    single, _ = prior_gradient(one)
+    double, numbers = prior_gradient(two)
+    scores = model.posterior(torch.cat([x, y], -1)), model.prior(y)
+    q, p = (Categorical(probs=evsoftmax(s, eps=one.eps) + one.eps) for s in scores)
+    torch.testing.assert_close(numbers["kl"], kl_divergence(q, p).mean())
+    masked = ~evsoftmax(scores[1], return_support=True)[1].any(0)
+    assert masked.any()
+    assert double[masked].abs().max() < 0.2 * single[masked].abs().max()
+    for name in ("softmax", "sparsemax"):  # without an eps of their own, nothing changes
+        assert torch.equal(prior_gradient(one, name)[0], prior_gradient(two, name)[0])
 
 
 @pytest.mark.parametrize(("outputs", "stride"), [(4, 1), (4, 2), (6, 1), (6, 2)])

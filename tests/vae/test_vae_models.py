@@ -8,14 +8,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from onmt_evsoftmax.normalizers import losses
-from onmt_evsoftmax.normalizers.functional import evsoftmax, posthoc_evidential
-from onmt_evsoftmax.normalizers.registry import get_normalizer
-from onmt_evsoftmax.vae import cvae, distances, latent, ssvae
+from onmt_evsoftmax.normalizers import registry
+from onmt_evsoftmax.normalizers.functional import evsoftmax, evsoftmax_kl, posthoc_evidential
+from onmt_evsoftmax.normalizers.registry import Normalizer, get_normalizer, register_normalizer
+from onmt_evsoftmax.vae import distances, latent
 from onmt_evsoftmax.vae.autoencoder import VQVAE, usage
 from onmt_evsoftmax.vae.estimators import ESTIMATORS
+from onmt_evsoftmax.vae.experiments import cvae, ssvae
 from onmt_evsoftmax.vae.pixelcnn import PixelCNN, draw
-from onmt_evsoftmax.vae.semisupervised import SSVAE, NegativeElbo, unlabelled_loss
+from onmt_evsoftmax.vae.semisupervised import SSVAE, NegativeElbo, losses
 from onmt_evsoftmax.vae.wideresnet import WideResNet, augment, top_accuracy
 
 NAMES = ["softmax", "sparsemax", "entmax15", "evsoftmax"]
@@ -68,7 +69,7 @@ def test_kl_is_that_of_the_losses_module_and_of_torch():
     ours = latent.categorical_kl(
         latent.log_probabilities("evsoftmax", a), latent.log_probabilities("evsoftmax", b)
     )
-    torch.testing.assert_close(ours, losses.evsoftmax_kl(a, b))
+    torch.testing.assert_close(ours, evsoftmax_kl(a, b))
     kl = F.kl_div(b.log_softmax(-1), a.log_softmax(-1), reduction="none", log_target=True).sum(-1)
     torch.testing.assert_close(latent.categorical_kl(a.log_softmax(-1), b.log_softmax(-1)), kl)
 
@@ -115,6 +116,9 @@ def ss_model(pixels: int = 16, layers: int = 1) -> SSVAE:
     return SSVAE(pixels, 10, width=12, hidden=10, gaussian=3, layers=layers).double()
 
 
+NONE = torch.tensor([], dtype=torch.long)
+
+
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("name", NAMES)
 def test_marginal_loss_over_the_support_is_the_full_one_in_value_and_gradient(name, layers):
@@ -124,8 +128,8 @@ def test_marginal_loss_over_the_support_is_the_full_one_in_value_and_gradient(na
     x = torch.bernoulli(torch.full((30, 16), 0.4, dtype=torch.float64))
     noise = torch.randn(30, 10, 3, dtype=torch.float64)
     parameters = list(model.parameters())
-    sparse = unlabelled_loss(model, name, None, x, noise)
-    calls = model.decoder.calls
+    sparse = losses(model, name, x, NONE, None, noise).unknown.mean()
+    calls = model.decoded
     sparse_gradients = torch.autograd.grad(sparse, parameters)
 
     q, support = get_normalizer(name).eval()(model.classify(x), return_support=True)
@@ -156,11 +160,63 @@ def test_a_relaxed_class_at_a_corner_is_that_class():
 def test_estimators_fit_the_model(name):
     model = ss_model()
     x = torch.bernoulli(torch.full((8, 16), 0.5, dtype=torch.float64))
-    loss = unlabelled_loss(model, "softmax", ESTIMATORS[name](16).double(), x)
-    loss.backward()
+    loss = losses(model, "softmax", x, NONE, ESTIMATORS[name](16).double()).unknown
+    loss.mean().backward()
     assert model.scores.weight.grad.abs().sum() > 0
     calls = {"sfe": 1, "sfe+": 2, "nvil": 1, "sum-and-sample": 2, "gumbel": 1, "st-gumbel": 1}
-    assert model.decoder.calls == 8 * calls[name]
+    assert model.decoded == 8 * calls[name]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "sfe+", "gumbel"])
+def test_labelled_and_unlabelled_images_cost_together_what_they_cost_apart(name):
+    model, labels = ss_model(), torch.tensor([3, 1, 4])
+    with torch.no_grad():
+        model.scores.weight.mul_(20)
+    x = torch.bernoulli(torch.full((8, 16), 0.5, dtype=torch.float64))
+    noise = torch.randn(8, 10, 3, dtype=torch.float64)
+    estimator = ESTIMATORS[name](16).double() if name in ESTIMATORS else None
+    normalizer = "softmax" if estimator else name
+
+    def cost(x, labels, noise):
+        torch.manual_seed(1)
+        return losses(model, normalizer, x, labels, estimator, noise)
+
+    whole, known, unknown = (
+        cost(x, labels, noise), cost(x[:3], labels, noise[:3]), cost(x[3:], NONE, noise[3:])
+    )  # fmt: skip
+    torch.testing.assert_close(whole.known, known.known)
+    torch.testing.assert_close(whole.unknown, unknown.unknown)
+    assert torch.equal(whole.support, unknown.support)
+
+
+def test_negligible_classes_are_not_decoded_and_change_nothing_but_rounding():
+    model = ss_model().float()
+    with torch.no_grad():
+        model.scores.weight.mul_(600)  # so that most classes are negligible
+    x = torch.bernoulli(torch.full((50, 16), 0.5))
+    noise = torch.randn(50, 10, 3)
+
+    def gradients(negligible):
+        model.decoded = 0
+        found = losses(model, "softmax", x, NONE, None, noise, negligible)
+        return torch.autograd.grad(found.unknown.mean(), list(model.parameters())), model.decoded
+
+    (every, all_pairs), (kept, pairs) = gradients(0.0), gradients(1e-7)
+    assert all_pairs == 500
+    assert pairs < 300
+    for a, b in zip(kept, every, strict=True):
+        assert (a - b).norm() <= 1e-5 * b.norm()
+
+
+def test_both_counts_of_classes_are_reported():
+    model, x = ss_model().float(), torch.bernoulli(torch.full((50, 16), 0.5))
+    with torch.no_grad():
+        model.scores.weight.mul_(5000)  # exp underflows below −104
+    found = losses(model, "evsoftmax", x, NONE)
+    judged = ssvae.judge(model, "evsoftmax", x, torch.zeros(50, dtype=torch.long))
+    assert judged["support_test"] == found.support.double().mean()
+    assert judged["nonzero_test"] == found.nonzero.double().mean()
+    assert 1 <= judged["nonzero_test"] < judged["support_test"] < 10
 
 
 def test_test_images_are_fixed_and_training_images_are_not():
@@ -171,10 +227,14 @@ def test_test_images_are_fixed_and_training_images_are_not():
 
 def test_the_split_is_a_partition_in_proportion():
     labels = torch.arange(1000) % 10
-    known, unknown = ssvae.split(labels, 0.1, 0)
-    assert torch.equal(torch.cat([known, unknown]).sort().values, torch.arange(1000))
-    assert torch.bincount(labels[known]).tolist() == [10] * 10
-    assert not torch.equal(known, ssvae.split(labels, 0.1, 1)[0])
+    parts = ssvae.split(labels, 0.1, 0)
+    assert torch.equal(torch.cat(parts).sort().values, torch.arange(1000))
+    assert torch.bincount(labels[parts.labelled]).tolist() == [10] * 10
+    assert not torch.equal(parts.labelled, ssvae.split(labels, 0.1, 1).labelled)
+    held_out = ssvae.split(labels, 0.1, 0, 300)
+    assert torch.equal(torch.cat(held_out).sort().values, torch.arange(1000))
+    assert [len(part) for part in held_out] == [70, 630, 300]
+    assert torch.bincount(labels[held_out.labelled]).min() >= 6
 
 
 def test_posthoc_accuracy_is_that_of_softmax():
@@ -183,6 +243,25 @@ def test_posthoc_accuracy_is_that_of_softmax():
     dense, sparse = (ssvae.judge(model, m, x, labels) for m in ("softmax", "posthoc"))
     assert dense["accuracy"] == sparse["accuracy"]
     assert dense["support_test"] == 10 > sparse["support_test"]
+
+
+def test_any_normalizer_with_zeros_gets_a_finite_training_form():
+    """One that another package brings has neither a log form nor an eps."""
+
+    def hardmax(scores, mask=None, dim=-1):
+        return F.one_hot(scores.argmax(dim), scores.size(dim)).to(scores)
+
+    record = Normalizer("hardmax-of-a-test", hardmax)
+    register_normalizer(record)
+    try:
+        scores = torch.tensor([[1.0, 3.0, 2.0]])
+        log_p = latent.log_probabilities(record.name, scores, 1e-3)
+        p, support = latent.exact(record.name, scores)
+        assert latent.methods_of(record.name) == [record.name]
+    finally:
+        del registry._REGISTERED[record.name]
+    torch.testing.assert_close(log_p.exp(), (p + 1e-3) / 1.003)
+    assert support.tolist() == [[False, True, False]]
 
 
 # --- PixelCNN -------------------------------------------------------------------------------------
@@ -206,6 +285,16 @@ def test_pixelcnn_is_causal():
             assert difference[position + 1 :][0] > 0 or position % 6 == 5  # its right neighbour
 
 
+def test_xavier_initialisation_reaches_every_layer_of_the_pixelcnn():
+    model = PixelCNN(codes=7, classes=3, hidden=6, layers=2, head=9, xavier=True)
+    layers = [m for m in model.modules() if isinstance(m, (torch.nn.Conv2d, torch.nn.Linear))]
+    assert len(layers) == 2 * 4 + 2
+    for layer in layers:
+        bound = (6 / sum(torch.nn.init._calculate_fan_in_and_fan_out(layer.weight))) ** 0.5
+        assert 0.8 * bound < layer.weight.abs().max() <= bound
+        assert (layer.bias == 0).all()
+
+
 def test_pixelcnn_sees_its_class():
     model, codes = pixelcnn(), torch.randint(7, (1, 4, 4))
     assert not torch.equal(model(codes, torch.tensor([0])), model(codes, torch.tensor([2])))
@@ -216,7 +305,7 @@ def test_cached_sampling_is_uncached_sampling(method):
     model, labels, shape = pixelcnn(), torch.tensor([0, 2, 1, 1]), (4, 5)
     with torch.no_grad():
         model.last.weight.mul_(20)  # so that sparse normalizers are sparse
-    how = partial(latent.of_layer, method)
+    how = partial(latent.exact, method)
     codes, sizes = model.sample(labels, shape, how, torch.Generator().manual_seed(9))
     generator = torch.Generator().manual_seed(9)
     slow, slow_sizes = torch.zeros_like(codes), torch.zeros_like(sizes)
@@ -226,7 +315,7 @@ def test_cached_sampling_is_uncached_sampling(method):
             for layer in model.layers:
                 v, h = layer(v, h, labels)
             features = model.head(h)[:, :, i, j]
-            p, support = how(features, model.last.weight, model.last.bias)
+            p, support = how(model.last(features))
             slow[:, i, j] = draw(p, generator)
             slow_sizes[:, i, j] = support.sum(-1)
     assert torch.equal(codes, slow)

@@ -110,6 +110,32 @@ def test_a_broken_checkpoint_and_another_configuration_are_told(tmp_path):
         command.main(words)
 
 
+@pytest.mark.parametrize("killed_after", [None, 1, 2, 3])
+def test_the_epoch_with_the_lowest_number_is_kept_also_when_resumed(tmp_path, killed_after):
+    """Four epochs that add 1 to a weight, of which the second has the lowest number."""
+    numbers = {0.0: 5.0, 1.0: 4.0, 2.0: 3.0, 3.0: 6.0, 4.0: 7.0}
+
+    def fit(epochs: int) -> tuple[float, list]:
+        run = training.Run(tmp_path, 0, torch.device("cpu"), tensorboard=False)
+        module = torch.nn.Linear(1, 1, bias=False)
+        torch.nn.init.zeros_(module.weight)
+        optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+        history = training.train(
+            run, "x", module, optimizer, training.Schedule(1, 1, epochs, select="number"),
+            lambda batch: (-module(torch.ones(1, 1)).sum(), {}),
+            lambda: {"number": numbers[module.weight.item()]},
+        )  # fmt: skip
+        return module.weight.item(), history
+
+    if killed_after:
+        fit(killed_after)
+    weight, history = fit(4)
+    assert weight == 2.0
+    assert [entry["number"] for entry in history] == list(numbers.values())
+    assert training.selected(history, "number")["epoch"] == 2
+    assert training.selected(history)["epoch"] == 4
+
+
 #: Where (step, from 1, of two epochs of four) what goes wrong, and what is said then.
 SPOILED = [
     (1, "loss", "loss is not a number in epoch 1; lower learning_rate in another output folder"),

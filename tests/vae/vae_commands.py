@@ -8,10 +8,10 @@ from pathlib import Path
 
 from vae_data import write_mnist
 
-from onmt_evsoftmax.vae import cvae, ssvae, vqvae
+from onmt_evsoftmax.vae.experiment import experiments
 
 ROOT = Path(__file__).parents[2]
-MODULES = {"cvae": cvae, "ssvae": ssvae, "vqvae": vqvae}
+EXPERIMENTS = experiments()
 RECIPES = sorted((ROOT / "recipes" / "vae").glob("*.yaml"))
 
 #: Every experiment in a few seconds.
@@ -20,11 +20,13 @@ SMALL = {
     "ssvae": ["data=mnist", "epochs=1", "pretraining_epochs=1", "labelled=0.3", "seeds=[1]"],
     "vqvae": ["data=mnist", "epochs=1", "autoencoder_epochs=1", "wideresnet_epochs=1", "hidden=8"],
 }
+SMALL["ssvae"] += ["validation_images=40"]
 SMALL["vqvae"] += [
     "prior_hidden=8",
     "layers=2",
     "samples_per_class=5",
     "learning_rates=[1e-3,1e-2]",
+    "best_epoch=true",
 ]
 
 

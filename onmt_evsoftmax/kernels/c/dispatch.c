@@ -49,6 +49,20 @@ static __attribute__((constructor)) void choose_widest(void) {
 
 EXPORT const char *onmt_evsoftmax_variant(void) { return chosen->name; }
 
+/* The names of the normalizers, in the order of their numbers, each followed by a space. */
+EXPORT const char *onmt_evsoftmax_normalizers(void) {
+#define NAME(name) #name " "
+    return NORMALIZERS(NAME);
+}
+
+EXPORT const double *onmt_evsoftmax_ranges(void) { return parameter_ranges[0]; }
+
+static int takes(int normalizer, double parameter) {
+    if (normalizer < 0 || normalizer >= NORMALIZER_COUNT) return 0;
+    const double *const range = parameter_ranges[normalizer];
+    return parameter == 0 || (parameter >= range[0] && parameter <= range[1]);
+}
+
 /* For tests: force an instruction set by name. BAD_ARGUMENT if the processor lacks it. */
 EXPORT int onmt_evsoftmax_select(const char *name) {
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
@@ -94,11 +108,11 @@ static void expect_result(void *data, int64_t elements, int dtype) {
 EXPORT int onmt_evsoftmax_rows_forward(int normalizer, int dtype, int64_t rows, int64_t columns,
                                        const int64_t *layout, const void *scores,
                                        const uint8_t *mask, void *probabilities, uint8_t *support,
-                                       double eps, int threads) {
+                                       double parameter, int threads) {
     RowsForward task = {.normalizer = normalizer, .dtype = dtype, .columns = columns,
                         .scores = scores, .mask = mask, .probabilities = probabilities,
-                        .support = support, .eps = eps};
-    if (normalizer < EVSOFTMAX || normalizer > ENTMAX15 || dtype < FLOAT32 || dtype > FLOAT16
+                        .support = support, .parameter = parameter};
+    if (!takes(normalizer, parameter) || dtype < FLOAT32 || dtype > FLOAT16
         || rows < 0 || columns < 0 || (mask && !layout)) return BAD_ARGUMENT;
     if (rows == 0 || columns == 0) return OK;
     if (layout) {
@@ -119,7 +133,7 @@ EXPORT int onmt_evsoftmax_rows_backward(int normalizer, int dtype, int64_t rows,
     const RowsBackward task = {.normalizer = normalizer, .dtype = dtype, .columns = columns,
                                .probabilities = probabilities, .grad = grad,
                                .grad_scores = grad_scores};
-    if (normalizer < EVSOFTMAX || normalizer > ENTMAX15 || dtype < FLOAT32 || dtype > FLOAT16
+    if (!takes(normalizer, 0) || dtype < FLOAT32 || dtype > FLOAT16
         || rows < 0 || columns < 0) return BAD_ARGUMENT;
     if (rows == 0 || columns == 0) return OK;
     expect_result(grad_scores, rows * columns, dtype);
@@ -147,7 +161,7 @@ EXPORT int onmt_evsoftmax_attention(int backward, const int64_t *sizes, const in
         *all[i] = (Tensor4){tensors[i], strides[3 * i], strides[3 * i + 1], strides[3 * i + 2]};
     for (int i = 0; i < 7; i++)
         if (sizes[i] < 0) return BAD_ARGUMENT;
-    if (task.keys > INT32_MAX || task.splits < 1 || !(dropout >= 0 && dropout < 1))
+    if (task.keys > INT32_MAX || task.splits < 1 || !(dropout >= 0 && dropout <= 1))
         return BAD_ARGUMENT;
     const int64_t heads = task.batches * task.heads;
     if (backward) return share(chosen->attention_backward, &task, heads * task.splits, 1, threads);

@@ -10,8 +10,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "normalizers.h"
+
 enum { FLOAT32 = 0, FLOAT64 = 1, BFLOAT16 = 2, FLOAT16 = 3 };
-enum { EVSOFTMAX = 0, SPARSEMAX = 1, ENTMAX15 = 2 };
 enum { OK = 0, NO_MEMORY = 1, BAD_ARGUMENT = 2 };
 
 #define MAX_RANK 16
@@ -28,7 +29,7 @@ typedef struct {
     const uint8_t *mask;   /* NULL, or one byte per entry: 1 = takes part */
     void *probabilities;   /* contiguous, in the type of the scores */
     uint8_t *support;      /* NULL, or contiguous, one byte per entry: 1 = in the support */
-    double eps;            /* ev-softmax only: weight of dropped entries; kept ones weigh 1 + eps */
+    double parameter;      /* of the normalizer, if it has one: ev-softmax's eps */
 } RowsForward;
 
 /* All tensors contiguous. */
@@ -92,6 +93,9 @@ extern const Variant variant_avx2, variant_avx512;
 #endif
 
 Range rows_forward_f64, rows_backward_f64;
+
+/* The least and the largest parameter of each normalizer; 0 is always taken. */
+extern const double parameter_ranges[NORMALIZER_COUNT][2];
 
 /* Where the rows of a strided tensor start, stepped through in order without a division. */
 typedef struct {

@@ -1,9 +1,9 @@
 /* Row normalizers in float32 vectors, forward and backward: part of `variant.h`. */
 #include "half.h"
 
-/* Rows up to so long go LANES together; longer ones, and what is left, go alone. A group must stay
- * in the first cache with its results; backward, which hardly computes, groups are small, so that
- * reads overlap with writes. */
+/* Rows up to this length are processed LANES at a time; longer ones, and what is left, alone. A
+ * group must stay in the first cache with its results; backward, which hardly computes, groups are
+ * small, so that reads overlap with writes. */
 #define FORWARD_TOGETHER 256
 #define BACKWARD_TOGETHER 64
 
@@ -19,8 +19,9 @@ INLINE float round_up(double t) {
 }
 
 #include "rows_read.h"
-#include "rows_evsoftmax.h"
-#include "rows_projection.h"
+#include "projection.h"
+#define WITH_ROW_CODE
+#include "normalizers.h"
 
 /* --------------------------------------------------------------------------------- forward */
 
@@ -31,13 +32,10 @@ INLINE void forward_group(int normalizer, const RowsForward *task, Cursor *at, i
     const int64_t n = task->columns;
     uint8_t *support = task->support ? task->support + first * n : NULL;
     Group g;
-    read_group(&g, normalizer, task, at, first, rows, copies, room);
-    if (normalizer != EVSOFTMAX)
-        projection_group(&g, normalizer, support, candidates, room);
-    else if (task->eps > 0)
-        evsoftmax_group(&g, (float)task->eps, support);
-    else
-        evsoftmax_group(&g, 0.0f, support);
+    read_group(&g, needs_sum(normalizer), task, at, first, rows, copies, room);
+#define GROUP(name) \
+    case id_##name: name##_group(&g, task->parameter, support, candidates, room); break;
+    switch (normalizer) { NORMALIZERS(GROUP) }
     for (int i = 0; task->dtype != FLOAT32 && i < rows; i++)
         narrow(task->probabilities, g.p[i], (first + i) * n, n, task->dtype);
 }
@@ -46,11 +44,11 @@ INLINE int forward_rows(int normalizer, const RowsForward *task, int64_t r, int6
     const int64_t room = task->columns + 2 * LANES;
     const int together = task->columns <= FORWARD_TOGETHER ? LANES : 1;
     float *copies = NULL;
-    if (normalizer != EVSOFTMAX || task->dtype != FLOAT32) {
+    if (needs_room(normalizer) || task->dtype != FLOAT32) {
         copies = malloc((size_t)(2 * room * together) * sizeof(float));
         if (!copies) return NO_MEMORY;
     }
-    float *const candidates = normalizer == EVSOFTMAX ? NULL : copies + together * room;
+    float *const candidates = needs_room(normalizer) ? copies + together * room : NULL;
     Cursor at;
     cursor_start(&at, task, r);
     for (; together == LANES && r + LANES <= end; r += LANES)
@@ -63,21 +61,18 @@ INLINE int forward_rows(int normalizer, const RowsForward *task, int64_t r, int6
 
 static int rows_forward(const void *argument, int64_t begin, int64_t end) {
     const RowsForward *task = argument;
-    switch (task->normalizer) {
-    case EVSOFTMAX: return forward_rows(EVSOFTMAX, task, begin, end);
-    case SPARSEMAX: return forward_rows(SPARSEMAX, task, begin, end);
-    default: return forward_rows(ENTMAX15, task, begin, end);
-    }
+#define FORWARD(name) case id_##name: return forward_rows(id_##name, task, begin, end);
+    switch (task->normalizer) { NORMALIZERS(FORWARD) }
+    return BAD_ARGUMENT;
 }
 
 /* -------------------------------------------------------------------------------- backward */
 
-/* Every normalizer here has the Jacobian diag(s) - s s' / sum(s): s is p itself for ev-softmax
- * (whose p sums to 1), its support for sparsemax and its square root for entmax-1.5. */
+/* Every normalizer has the Jacobian diag(s) - s s' / sum(s), s its slopes. */
 INLINE vf slope(int normalizer, vf p) {
-    if (normalizer == EVSOFTMAX) return p;
-    if (normalizer == SPARSEMAX) return both(p > splat(0.0f), splat(1.0f));
-    return square_root(p);
+#define SLOPE(name) case id_##name: return name##_slope(p);
+    switch (normalizer) { NORMALIZERS(SLOPE) }
+    return p;
 }
 
 /* Sums of s g and of s over n entries, spread over lanes. */
@@ -137,9 +132,9 @@ INLINE void backward_group(int normalizer, const RowsBackward *task, int64_t fir
                               &weighted[i], &total[i]);
         }
         sum_vector(&means, sum_rows(weighted));
-        if (normalizer != EVSOFTMAX) sum_vector(&slopes, sum_rows(total));
+        if (!unit_slopes(normalizer)) sum_vector(&slopes, sum_rows(total));
     }
-    if (normalizer != EVSOFTMAX) {
+    if (!unit_slopes(normalizer)) {
         /* An empty row has no slope to divide by, nor needs any. */
         means.low /= slopes.low + DBL_MIN;
         means.high /= slopes.high + DBL_MIN;
@@ -171,9 +166,7 @@ INLINE int backward_rows(int normalizer, const RowsBackward *task, int64_t r, in
 
 static int rows_backward(const void *argument, int64_t begin, int64_t end) {
     const RowsBackward *task = argument;
-    switch (task->normalizer) {
-    case EVSOFTMAX: return backward_rows(EVSOFTMAX, task, begin, end);
-    case SPARSEMAX: return backward_rows(SPARSEMAX, task, begin, end);
-    default: return backward_rows(ENTMAX15, task, begin, end);
-    }
+#define BACKWARD(name) case id_##name: return backward_rows(id_##name, task, begin, end);
+    switch (task->normalizer) { NORMALIZERS(BACKWARD) }
+    return BAD_ARGUMENT;
 }

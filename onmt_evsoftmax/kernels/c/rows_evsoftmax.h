@@ -1,4 +1,14 @@
-/* ev-softmax of a group of rows, forward: part of `rows.h`. */
+/* ev-softmax: (1{x >= mean} + eps) exp(x), divided by its sum. See `normalizers.h`. */
+
+enum {
+    evsoftmax_needs_sum = 1, evsoftmax_needs_room = 0, evsoftmax_unit_slopes = 1,
+    evsoftmax_keeps_equal = 1,
+};
+
+/* eps is multiplied with in float32, and a long row added up: neither denormal nor infinite. */
+#define evsoftmax_range {FLT_MIN, 1e30}
+
+#if defined(LANES)
 
 /* (1{x >= bar} + eps) exp(x - max), where neither is lost to underflow. With eps = 0 the caller
  * has raised the bar to `floor` where it was below. */
@@ -42,7 +52,7 @@ INLINE vf round_each_up(Sum mean) {
 }
 
 /* `support` is NULL or of the first row. */
-INLINE void evsoftmax_group(const Group *g, float eps, uint8_t *support) {
+INLINE void evsoftmax_weigh(const Group *g, float eps, uint8_t *support) {
     const int64_t n = g->n;
     const vf mean = round_each_up((Sum){g->sum.low / g->count.low, g->sum.high / g->count.high});
     /* A rounded mean can exceed every entry of a constant row. */
@@ -73,3 +83,39 @@ INLINE void evsoftmax_group(const Group *g, float eps, uint8_t *support) {
     for (int i = 0; i < g->rows; i++)
         if (!is_unsound(g, i, support ? support + i * n : NULL)) scale(g->p[i], n, factor[i]);
 }
+
+INLINE void evsoftmax_group(const Group *g, double eps, uint8_t *support, float *candidates,
+                            int64_t room) {
+    (void)candidates, (void)room;
+    if (eps > 0)
+        evsoftmax_weigh(g, (float)eps, support);
+    else
+        evsoftmax_weigh(g, 0.0f, support);
+}
+
+INLINE vf evsoftmax_slope(vf p) { return p; }
+
+#else /* float64 */
+
+static inline double evsoftmax_row(const double *x, const uint8_t *mask, int64_t n, double max,
+                                   double eps, double *p) {
+    /* Of x - max: an offset costs no precision, and equal scores have a mean of exactly 0. */
+    double sum = 0, total = 0;
+    int64_t count = 0;
+    for (int64_t j = 0; j < n; j++) {
+        if (!takes_part(x, mask, j)) continue;
+        sum += x[j] - max;
+        count++;
+    }
+    const double mean = sum / (double)count;
+    for (int64_t j = 0; j < n; j++) {
+        p[j] = takes_part(x, mask, j) ? ((x[j] - max >= mean) + eps) * exp(x[j] - max) : 0;
+        total += p[j];
+    }
+    for (int64_t j = 0; j < n; j++) p[j] /= total;
+    return eps > 0 ? -DBL_MAX : mean; /* every entry that takes part has weight eps at least */
+}
+
+static inline double evsoftmax_slope(double p) { return p; }
+
+#endif

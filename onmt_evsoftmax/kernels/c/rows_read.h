@@ -13,7 +13,7 @@ typedef struct {
     float *p[LANES];         /* where probabilities go; a row that needs a copy is copied there */
     const char *next[LANES]; /* about where the same row of the next group is */
     uint32_t unsound;        /* rows that cannot be normalized, as bits */
-    /* Of the entries of each row that take part; only ev-softmax needs, and has, the sum. */
+    /* Of the entries of each row that take part; the sum only if it was asked for. */
     vf max;
     Sum sum, count;
 } Group;
@@ -41,27 +41,27 @@ static void narrow(void *to, const float *from, int64_t offset, int64_t n, int d
         for (int64_t j = 0; j < n; j++) h[j] = to_float16(from[j]);
 }
 
-/* `x` is -inf where an entry takes no part, `zeroed` 0. Only ev-softmax needs the sum. */
-INLINE void enter(Partial *part, int normalizer, vf x, vf zeroed) {
+/* `x` is -inf where an entry takes no part, `zeroed` 0. */
+INLINE void enter(Partial *part, int with_sum, vf x, vf zeroed) {
     part->max = larger(x, part->max);
-    if (normalizer == EVSOFTMAX)
+    if (with_sum)
         sum_vector(&part->sum, zeroed);
     else
         part->trace += zeroed;
 }
 
-INLINE Partial read_plain(int normalizer, const float *x, int64_t n) {
+INLINE Partial read_plain(int with_sum, const float *x, int64_t n) {
     Partial part = {.max = splat(-INFINITY)};
     int64_t j = 0;
-    for (; j + LANES <= n; j += LANES) enter(&part, normalizer, load(x + j), load(x + j));
+    for (; j + LANES <= n; j += LANES) enter(&part, with_sum, load(x + j), load(x + j));
     if (j < n) {
         const vf last = load_tail(x, n, -INFINITY);
-        enter(&part, normalizer, last, tail_in_place(last, n));
+        enter(&part, with_sum, last, tail_in_place(last, n));
     }
     return part;
 }
 
-INLINE Partial read_masked(int normalizer, const float *x, const uint8_t *mask, int64_t n,
+INLINE Partial read_masked(int with_sum, const float *x, const uint8_t *mask, int64_t n,
                            float *copy) {
     const vf nothing = splat(-INFINITY);
     Partial part = {.max = nothing};
@@ -70,14 +70,14 @@ INLINE Partial read_masked(int normalizer, const float *x, const uint8_t *mask, 
         const vi valid = load_mask(mask + j);
         const vf v = load(x + j), kept = choose(valid, v, nothing);
         store(copy + j, kept);
-        enter(&part, normalizer, kept, both(valid, v));
+        enter(&part, with_sum, kept, both(valid, v));
         part.count -= valid;
     }
     if (j < n) {
         const vi valid = load_mask_tail(mask, n), left = valid & tail_lanes(n);
         const vf v = load_tail(x, n, 0.0f), kept = choose(valid, v, nothing);
         store_tail(copy, n, kept);
-        enter(&part, normalizer, kept, tail_in_place(both(valid, v), n));
+        enter(&part, with_sum, kept, tail_in_place(both(valid, v), n));
         part.count -= left;
     }
     return part;
@@ -93,7 +93,7 @@ static __attribute__((noinline)) void untangle(Group *g, int i) {
         const int64_t rest = g->n - j;
         const vf v = rest < LANES ? load_first(x + j, (int)rest, -INFINITY) : load(x + j);
         const vi valid = v != splat(-INFINITY);
-        enter(&part, EVSOFTMAX, v, both(valid, v));
+        enter(&part, 1, v, both(valid, v));
         part.count -= valid;
         poisoned |= ~(v < splat(INFINITY));
     }
@@ -107,7 +107,7 @@ static __attribute__((noinline)) void untangle(Group *g, int i) {
 
 /* The next `rows` rows at the cursor, of which `first` is the first; `copies` holds `room` floats
  * for each row that is not float32. */
-INLINE void read_group(Group *g, int normalizer, const RowsForward *task, Cursor *at, int64_t first,
+INLINE void read_group(Group *g, int with_sum, const RowsForward *task, Cursor *at, int64_t first,
                        int rows, float *copies, int64_t room) {
     const int64_t n = task->columns;
     vf max[LANES], trace[LANES];
@@ -130,11 +130,11 @@ INLINE void read_group(Group *g, int normalizer, const RowsForward *task, Cursor
         }
         Partial part;
         if (task->mask) {
-            part = read_masked(normalizer, x, task->mask + at->mask, n, g->p[i]);
+            part = read_masked(with_sum, x, task->mask + at->mask, n, g->p[i]);
             const Sum counts = in_double(__builtin_convertvector(part.count, vf));
             count[i] = counts.low + counts.high;
         } else {
-            part = read_plain(normalizer, x, n);
+            part = read_plain(with_sum, x, n);
         }
         g->x[i] = task->mask ? g->p[i] : x;
         max[i] = part.max;
@@ -143,7 +143,7 @@ INLINE void read_group(Group *g, int normalizer, const RowsForward *task, Cursor
     }
     const vd all = (double)n - (vd){0};
     g->max = largest_rows(max);
-    g->sum = normalizer == EVSOFTMAX ? sum_rows_double(sum) : in_double(sum_rows(trace));
+    g->sum = with_sum ? sum_rows_double(sum) : in_double(sum_rows(trace));
     g->count = task->mask ? sum_rows_double(count) : (Sum){all, all};
     /* Floats that are finite have a finite sum in double, and what is not times 0 is NaN. */
     const vf sound = in_float((Sum){g->sum.low * 0, g->sum.high * 0});

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from onmt_evsoftmax.attended.alignment import Gold, gold_of
 from onmt_evsoftmax.corpora.marks import labels, word_texts
+from onmt_evsoftmax.report import palette
 from onmt_evsoftmax.report.files import replacing
 from onmt_evsoftmax.trace import KINDS, Attention, Header, Record, Tokens
 from onmt_evsoftmax.trace.source import Source
@@ -49,9 +50,14 @@ def write_page(
     ``level``: the units it first shows; both can be chosen on the page.
     """
     headers = [source.trace.header for source in sources]
+    colours = palette.colours([header.label for header in headers])
     present = [kind for kind in KINDS if kind in kinds and any(kind in h.kinds for h in headers)]
     script = "\n".join(["'use strict';", *(_asset(name) for name in _SCRIPTS)])
-    style = _asset("page.css")
+    shades = {f"ramp-{i}": colour for i, colour in enumerate(palette.WEIGHTS)}
+    light = "".join(
+        f"--{name}: {colour}; " for name, colour in {**shades, "gold": palette.GOLD}.items()
+    )
+    style = f":root {{ {light}}}\n{_asset('page.css')}"
     values = {
         "title": html.escape(title),
         "version": html.escape(version),
@@ -80,7 +86,7 @@ def write_page(
             "about": headers[0].source.get("name", ""),
             "kinds": present,
             "units": level,
-            "traces": [_about(source) for source in sources],
+            "traces": [_about(*pair) for pair in zip(sources, colours, strict=True)],
             "sentences": texts,
         }
         _write_block(file, "book", json.dumps(book, ensure_ascii=False).encode())
@@ -124,10 +130,11 @@ def _links(gold: Gold) -> list[list[int]]:
     return [[*link, int(link in gold.sure)] for link in sorted(gold.possible)]
 
 
-def _about(source: Source) -> dict[str, Any]:
+def _about(source: Source, colour: str) -> dict[str, Any]:
     header = source.trace.header
     return {
         "name": source.name,
+        "colour": colour,
         "model": str(header.model.get("name", "")),
         "hash": f"sha256 {header.model.get('sha256', '')}",
         "kinds": {

@@ -25,6 +25,7 @@ class Panel {
     ]);
     const facts = make("span", { className: "quiet", textContent: trace.model, title: trace.hash });
     this.title = make("h2", { textContent: trace.name });
+    this.title.style.setProperty("--series", trace.colour);
     this.element = make("section", { className: "panel" }, [
       make("header", {}, [this.title, facts]),
       this.target, this.numbers, this.empty, this.views,

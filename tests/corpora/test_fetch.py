@@ -11,8 +11,8 @@ from typing import ClassVar
 import pytest
 from corpus_files import gz, tar, zipped
 
+from onmt_evsoftmax.corpora.fetch import Source, fetch, read_sources
 from onmt_evsoftmax.report.console import UserError
-from onmt_evsoftmax.report.download import Source, fetch, read_sources
 
 CONTENT = bytes(range(256)) * 4000  # a million bytes
 
@@ -70,7 +70,7 @@ def test_a_download_is_checked_and_kept(server, tmp_path):
 def test_a_cut_download_goes_on_where_it_stopped(server, tmp_path, monkeypatch, ranges):
     source = Source("a.tgz", server, (sha(CONTENT),))
     monkeypatch.setattr(Server, "cut", 300_000)
-    with pytest.raises(UserError, match=r"cannot download .*run the same command again to go on"):
+    with pytest.raises(UserError, match=r"cannot download .*same command again to resume it"):
         fetch([source], tmp_path)
     assert names(tmp_path) == {"a.tgz.part"}
     kept = (tmp_path / "a.tgz.part").stat().st_size

@@ -10,57 +10,47 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from tqdm import tqdm
 
 from onmt_evsoftmax.normalizers.registry import get_loss
 from onmt_evsoftmax.report.console import UserError
-from onmt_evsoftmax.vae import distributed, latent
+from onmt_evsoftmax.report.progress import progress
+from onmt_evsoftmax.vae import distributed, experiment, figures, latent
 from onmt_evsoftmax.vae.autoencoder import VQVAE, usage
-from onmt_evsoftmax.vae.configuration import check_data, check_names, check_numbers
-from onmt_evsoftmax.vae.data import DATA_SETS, DataSet, Images
+from onmt_evsoftmax.vae.data import DATA_SETS, DataSet, Images, load
+from onmt_evsoftmax.vae.experiment import Experiment, Outcome
 from onmt_evsoftmax.vae.pixelcnn import PixelCNN
-from onmt_evsoftmax.vae.training import SECONDS, Run, Schedule, seconds_per_epoch, train
+from onmt_evsoftmax.vae.training import (
+    SECONDS,
+    History,
+    Run,
+    Schedule,
+    seconds_per_epoch,
+    selected,
+    train,
+)
 from onmt_evsoftmax.vae.wideresnet import WideResNet, augment, check_depth, top_accuracy
-
-#: Threads that pay on a CPU.
-THREADS = 2
-
-#: Metric → (title, decimals), in the order of the table.
-METRICS = {
-    "top1": ("acc-1", 1),
-    "top5": ("acc-5", 1),
-    "top10": ("acc-10", 1),
-    "support": ("K", 1),
-    "prior_loss": ("validation loss", 3),
-    "learning_rate": ("lr", 6),
-    "real_top1": ("real acc-1", 1),
-    "real_top5": ("real acc-5", 1),
-    "real_top10": ("real acc-10", 1),
-    "codes_used": ("codes used", 0),
-    "perplexity": ("perplexity", 1),
-    **SECONDS,
-}
 
 _TOPS = (1, 5, 10)
 
 
 @dataclass
-class Configuration:
+class Configuration(experiment.Configuration):
     """``recipes/vae/vqvae.yaml`` explains each key."""
 
-    data: str = "digits"
+    data_sets: ClassVar[tuple[str, ...]] = DATA_SETS
+    may_be_zero: ClassVar[tuple[str, ...]] = ("classes", "image_size", "commitment", "weight_decay")
+
+    seeds: list[int] = field(default_factory=lambda: [1])
+    epochs: int = 8
+    batch_size: int = 32
     classes: int = 0
     image_size: int = 0
-    normalizers: list[str] = field(
-        default_factory=lambda: ["softmax", "sparsemax", "entmax15", "evsoftmax"]
-    )
-    seeds: list[int] = field(default_factory=lambda: [1])
-    shared_seed: int = 0
     codes: int = 64
     hidden: int = 32
     downsamplings: int = 1
@@ -77,33 +67,20 @@ class Configuration:
     layers: int = 4
     prior_hidden: int = 32
     prior_head: int = 64
-    epochs: int = 8
-    batch_size: int = 32
     learning_rates: list[float] = field(default_factory=lambda: [2e-3])
+    weight_decay: float = 0.0
+    xavier: bool = False
+    best_epoch: bool = False
     samples_per_class: int = 25
     figure_classes: int = 5
 
     def __post_init__(self) -> None:
-        check_names(self.normalizers)
-        for name in self.normalizers:
-            get_loss(name)
-        check_data(self.data, *DATA_SETS)
-        check_numbers(self, "classes", "image_size", "commitment")
+        super().__post_init__()
         check_depth(self.wideresnet_depth)
         if self.image_size and self.data != "tiny-imagenet":
             raise ValueError(
                 f"image_size scales tiny-imagenet's images, not those of {self.data}: leave it out"
             )
-
-
-def check(c: Configuration, data: DataSet) -> None:
-    """Refuse images whose size does not divide into codes."""
-    height, width = data.train.pixels.shape[2:]
-    if height % 2**c.downsamplings or width % 2**c.downsamplings:
-        raise UserError(
-            f"images of {height} × {width} cannot be halved {c.downsamplings} times; "
-            "change downsamplings or image_size"
-        )
 
 
 def signed(pixels: Tensor) -> Tensor:
@@ -168,12 +145,6 @@ def train_judge(run: Run, c: Configuration, data: DataSet) -> tuple[WideResNet, 
     return model.eval(), history[-1]
 
 
-def prepare(run: Run, c: Configuration, data: DataSet) -> None:
-    """Stage 1."""
-    train_autoencoder(run, c, data)
-    train_judge(run, c, data)
-
-
 # --- stage 2 --------------------------------------------------------------------------------------
 
 
@@ -184,58 +155,44 @@ def train_prior(
     train_codes: Images,
     test_codes: Images,
     classes: int,
-) -> tuple[PixelCNN, dict[str, Any]]:
+) -> tuple[PixelCNN, dict[str, float], History]:
     """The PixelCNN of the learning rate with the lowest loss on test codes, and how it went.
 
     ``train_codes`` and ``test_codes`` hold codes (N, h, w) in place of pixels.
     """
     criterion = get_loss(normalizer)
-    best: tuple[PixelCNN, dict[str, Any]] | None = None
+    codes, labels = train_codes
+    found: list[tuple[PixelCNN, dict[str, float], History]] = []
+    select = "test_loss" if c.best_epoch else ""
     for rate in c.learning_rates:
         stage = f"prior-lr{rate:g}"
         run.seed_stage("prior")
-        model = PixelCNN(c.codes, classes, c.prior_hidden, c.layers, c.prior_head).to(run.device)
-        history = _fit_prior(run, stage, model, rate, criterion, c, train_codes, test_codes)
-        found = {
-            "prior_loss": history[-1]["test_loss"],
+        model = PixelCNN(c.codes, classes, c.prior_hidden, c.layers, c.prior_head, c.xavier)
+        model.to(run.device)
+
+        def loss(batch: Tensor, model: PixelCNN = model) -> tuple[Tensor, dict[str, Tensor]]:
+            return criterion(model(codes[batch], labels[batch]), codes[batch]), {}
+
+        def evaluate(model: PixelCNN = model) -> dict[str, Any]:
+            parts = zip(test_codes.pixels.split(250), test_codes.labels.split(250), strict=True)
+            losses = [
+                criterion(model(part, names), part, reduction="none").mean((1, 2))
+                for part, names in parts
+            ]
+            return {"test_loss": float(torch.cat(losses).mean())}
+
+        optimizer = torch.optim.Adam(model.parameters(), lr=rate, weight_decay=c.weight_decay)
+        schedule = Schedule(len(codes), c.batch_size, c.epochs, select=select)
+        history = train(run, stage, model, optimizer, schedule, loss, evaluate)
+        kept = selected(history, select)
+        numbers = {
+            "prior_loss": kept["test_loss"],
+            "prior_epoch": kept["epoch"],
             "learning_rate": rate,
             **seconds_per_epoch(run, stage),
-            "history": history,
         }
-        if best is None or found["prior_loss"] < best[1]["prior_loss"]:
-            best = (model.eval(), found)
-    assert best is not None
-    return best
-
-
-def _fit_prior(
-    run: Run,
-    stage: str,
-    model: PixelCNN,
-    rate: float,
-    criterion: Callable[..., Tensor],
-    c: Configuration,
-    train_codes: Images,
-    test_codes: Images,
-) -> list[dict[str, Any]]:
-    codes, labels = train_codes
-
-    def loss(batch: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        return criterion(model(codes[batch], labels[batch]), codes[batch]), {}
-
-    def evaluate() -> dict[str, Any]:
-        losses = [
-            criterion(model(part, names), part, reduction="none").mean((1, 2))
-            for part, names in zip(
-                test_codes.pixels.split(250), test_codes.labels.split(250), strict=True
-            )
-        ]
-        return {"test_loss": float(torch.cat(losses).mean())}
-
-    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
-    return train(
-        run, stage, model, optimizer, Schedule(len(codes), c.batch_size, c.epochs), loss, evaluate
-    )
+        found.append((model, numbers, history))
+    return min(found, key=lambda prior: prior[1]["prior_loss"])
 
 
 # --- stage 3 --------------------------------------------------------------------------------------
@@ -251,47 +208,84 @@ def generate(
     codes, sizes = [], []
     parts = labels.split(500)
     title, hidden = f"{run.folder.name} samples {method}", distributed.rank() != 0
-    for part in tqdm(parts, desc=title, mininterval=5, disable=hidden):
-        drawn, support = prior.sample(part, shape, partial(latent.of_layer, method), generator)
+    for part in progress(title, len(parts), unit="batches", lines=parts, quiet=hidden):
+        drawn, support = prior.sample(part, shape, partial(latent.exact, method), generator)
         codes.append(drawn)
         sizes.append(support)
     return torch.cat(codes), labels, float(torch.cat(sizes).double().mean())
 
 
-def job(
-    run: Run, shared: Run, c: Configuration, data: DataSet, normalizer: str
-) -> dict[str, dict[str, Any]]:
-    """Train a prior on the shared codes, sample from it and have the images judged."""
-    autoencoder, rebuilt = train_autoencoder(shared, c, data)
-    wide, real = train_judge(shared, c, data)
-    with torch.no_grad():
-        encoded = [
-            Images(_in_parts(lambda p: autoencoder.encode(signed(p)), part.pixels), part.labels)
-            for part in (data.train, data.test)
-        ]
-    classes = len(data.classes)
-    prior, found = train_prior(run, c, normalizer, encoded[0], encoded[1], classes)
-    shape = (encoded[0].pixels.size(1), encoded[0].pixels.size(2))
-    history = found.pop("history")
-    results: dict[str, dict[str, Any]] = {}
-    for method in latent.methods_of(normalizer):
-        codes, labels, support = generate(run, prior, method, shape, classes, c.samples_per_class)
+class VectorQuantizedVAE(Experiment[Configuration]):
+    """The experiment: one prior per normalizer and seed on the codes of one shared autoencoder."""
+
+    help = "VQ-VAE, PixelCNN prior and Wide ResNet judge (paper: Table 3 and Figure 5)"
+    configuration = Configuration
+    metrics: ClassVar = {
+        "top1": ("acc-1", 1),
+        "top5": ("acc-5", 1),
+        "top10": ("acc-10", 1),
+        "support": ("K", 1),
+        "prior_loss": ("validation loss", 3),
+        "prior_epoch": ("epoch", 0),
+        "learning_rate": ("lr", 6),
+        "real_top1": ("real acc-1", 1),
+        "real_top5": ("real acc-5", 1),
+        "real_top10": ("real acc-10", 1),
+        "codes_used": ("codes used", 0),
+        "perplexity": ("perplexity", 1),
+        **SECONDS,
+    }
+    figures: ClassVar = {"figure5": figures.sampled_images}
+    threads = 2
+
+    def load(self, c: Configuration, folder: str | Path | None, *, fetch: bool = False) -> DataSet:
+        return load(c.data, folder, fetch=fetch, classes=c.classes, size=c.image_size)
+
+    def check(self, c: Configuration, images: DataSet) -> None:
+        height, width = images.train.pixels.shape[2:]
+        if height % 2**c.downsamplings or width % 2**c.downsamplings:
+            raise UserError(
+                f"images of {height} × {width} cannot be halved {c.downsamplings} times; "
+                "change downsamplings or image_size"
+            )
+
+    def prepare(self, shared: Run, c: Configuration, images: DataSet) -> None:
+        train_autoencoder(shared, c, images)
+        train_judge(shared, c, images)
+
+    def job(
+        self, run: Run, shared: Run, c: Configuration, images: DataSet, method: str
+    ) -> dict[str, Outcome]:
+        autoencoder, rebuilt = train_autoencoder(shared, c, images)
+        wide, real = train_judge(shared, c, images)
         with torch.no_grad():
-            images = _in_parts(autoencoder.decode, codes)
-            scores = _in_parts(wide, images)
-        shown = images.unflatten(0, (classes, -1))[: c.figure_classes, :5]
-        results[method] = {
-            "metrics": {
+            encoded = [
+                Images(_in_parts(lambda p: autoencoder.encode(signed(p)), part.pixels), part.labels)
+                for part in (images.train, images.test)
+            ]
+        classes = len(images.classes)
+        prior, found, history = train_prior(run, c, method, encoded[0], encoded[1], classes)
+        shape = (encoded[0].pixels.size(1), encoded[0].pixels.size(2))
+        outcomes = {}
+        for name in latent.methods_of(method):
+            codes, labels, support = generate(run, prior, name, shape, classes, c.samples_per_class)
+            with torch.no_grad():
+                drawn = _in_parts(autoencoder.decode, codes)
+                scores = _in_parts(wide, drawn)
+            sample = drawn.unflatten(0, (classes, -1))[: c.figure_classes, :5]
+            metrics = {
                 **{f"top{k}": top_accuracy(scores, labels, k) for k in _TOPS},
                 "support": support,
                 **found,
                 **{key: real[key] for key in real if key.startswith("real_")},
-                "codes_used": rebuilt["codes_used"],
-                "perplexity": rebuilt["perplexity"],
-                "test_mse": rebuilt["test_mse"],
-            },
-            "classes": data.classes[: c.figure_classes],
-            "samples": ((shown + 1) * 127.5).round().clamp(0, 255).int().tolist(),
-            "history": history,
-        }
-    return results
+                **{key: rebuilt[key] for key in ("codes_used", "perplexity", "test_mse")},
+            }
+            shown = {
+                "classes": images.classes[: c.figure_classes],
+                "samples": ((sample + 1) * 127.5).round().clamp(0, 255).int().tolist(),
+            }
+            outcomes[name] = Outcome(metrics, history, shown)
+        return outcomes
+
+
+EXPERIMENT = VectorQuantizedVAE()

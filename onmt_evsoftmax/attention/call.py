@@ -1,0 +1,71 @@
+"""One call of attention, checked, as the backends take it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from onmt_evsoftmax.normalizers.module import NormalizerModule
+from onmt_evsoftmax.normalizers.registry import Normalizer, get_record
+
+
+class Choice(NamedTuple):
+    """The normalizer of a call."""
+
+    function: Callable[..., Any]  # (scores, mask, dim) → probabilities
+    record: Normalizer | None  # None: somebody's function that is not registered
+    parameters: dict[str, Any]  # of the record, as far as they are known
+
+    @classmethod
+    def of(cls, normalizer: str | Normalizer | Callable[..., Any]) -> Choice:
+        """A name, a record, a Module, or any function (scores, mask, dim) → probabilities."""
+        if isinstance(normalizer, str):
+            normalizer = get_record(normalizer)
+        if isinstance(normalizer, Normalizer):
+            return cls(normalizer.function, normalizer, {})
+        if isinstance(normalizer, NormalizerModule):
+            return cls(normalizer, normalizer.record, normalizer.options())
+        if not callable(normalizer):
+            raise TypeError(
+                "normalizer must be a name, a record, a Module or a function, not "
+                f"{type(normalizer).__name__}"
+            )
+        return cls(normalizer, None, {})
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        if self.record is not None:
+            return self.record.name
+        owner = type(self.function) if isinstance(self.function, nn.Module) else self.function
+        return getattr(owner, "__name__", "this normalizer")
+
+
+class Call(NamedTuple):
+    """Shapes: query (…, L, E), key (…, S, E), value (…, S, V), all of one type."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None  # broadcastable to (…, L, S): True = takes part, or a bias
+    key_mask: Tensor | None  # (…, S), if the mask is boolean and the same for every query
+    is_causal: bool
+    scale: float
+    dropout_p: float
+    seed: Tensor | None  # what is dropped follows from it; None: nothing
+    choice: Choice
+    leading: torch.Size  # the dimensions before (length, size), broadcast
+
+    def expanded(self) -> Call:
+        """With all tensors in the whole of the leading dimensions."""
+        q, k, v = (
+            t if t.shape[:-2] == self.leading else t.expand(*self.leading, *t.shape[-2:])
+            for t in self[:3]
+        )
+        key_mask = self.key_mask
+        if key_mask is not None:
+            key_mask = key_mask.expand(*self.leading, k.size(-2))
+        return self._replace(query=q, key=k, value=v, key_mask=key_mask)

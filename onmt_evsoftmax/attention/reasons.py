@@ -1,0 +1,53 @@
+"""Why a backend cannot compute attention: each reason worded once."""
+
+from __future__ import annotations
+
+from onmt_evsoftmax import kernels
+from onmt_evsoftmax.attention.call import Call, Choice
+from onmt_evsoftmax.normalizers.registry import records
+
+
+def of_normalizer(choice: Choice) -> str | None:
+    """A fused attention is made for one normalizer, with its default parameters."""
+    record = choice.record
+    if record is None or record.attention_kernel is None:
+        fused = [record.name for record in records() if record.attention_kernel]
+        return f"{choice.name} has no fused attention (only {', '.join(fused)})"
+    for parameter in record.parameters:
+        value = choice.parameters.get(parameter.name, parameter.default)
+        if value != parameter.default:
+            return (
+                f"fused {record.name} is made for {parameter.name} = {parameter.default:g}, not "
+                f"{value:g}"
+            )
+    return None
+
+
+def of_library() -> str | None:
+    """The kernels must be there."""
+    if kernels.available():
+        return None
+    return "the kernels are not compiled or ONMT_EVSOFTMAX_BACKEND is torch"
+
+
+def of_head(size: int) -> str | None:
+    """The kernel is made for heads up to a certain size."""
+    if size <= kernels.MAX_HEAD:
+        return None
+    return f"heads of {size} dimensions are more than {kernels.MAX_HEAD}"
+
+
+def of_mask(call: Call) -> str | None:
+    """Fused attention knows which keys take part, the same for every query, and causality."""
+    if call.mask is None or call.key_mask is not None:
+        return None
+    return "the mask differs between queries, or is a bias"
+
+
+def of_transformation() -> str | None:
+    """What torch does around the call."""
+    if kernels.exporting():
+        return "a kernel of this package cannot be exported"
+    if kernels.forward_mode():
+        return "fused attention has no forward-mode derivative"
+    return None

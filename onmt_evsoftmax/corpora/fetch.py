@@ -1,0 +1,85 @@
+"""The archives of a recipe, from the web or from a local folder, checked at every use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from onmt_evsoftmax.corpora.archives import check_whole
+from onmt_evsoftmax.corpora.parallel import lines_of, write_lines
+from onmt_evsoftmax.report.console import UserError
+from onmt_evsoftmax.report.download import check, download
+
+RECORD = "checksums.sha256"  # of what was fetched, in the format of sha256sum
+
+
+@dataclass(frozen=True)
+class Source:
+    """A row of a recipe's ``sources.tsv``: file, address, checksums that somebody published."""
+
+    name: str
+    url: str
+    checksums: tuple[str, ...]  # "md5:…" or "sha256:…"; any one of them may match
+
+
+def read_sources(path: Path) -> list[Source]:
+    """Read ``sources.tsv``: name, address, checksums separated by spaces or ``-`` for none."""
+    sources = []
+    for number, line in enumerate(lines_of(path), start=1):
+        if not line or line.startswith("#"):
+            continue
+        parts = line.split("\t")
+        if len(parts) < 3:
+            raise UserError(f"{path}, line {number}: name, address and checksums need two tabs")
+        checksums = () if parts[2] == "-" else tuple(parts[2].split())
+        for checksum in checksums:
+            if checksum.partition(":")[0] not in ("md5", "sha256"):
+                raise UserError(f"{path}, line {number}: {checksum} is not md5:… or sha256:…")
+        sources.append(Source(parts[0], parts[1], checksums))
+    return sources
+
+
+def fetch(sources: list[Source], folder: Path, data_dir: Path | None = None) -> list[str]:
+    """Have every source in ``data_dir`` if given, else in ``folder``; return remarks on them.
+
+    A file is checked against the published checksums. Where nobody published any, its SHA-256 is
+    recorded in ``folder`` the first time and must be the same ever after.
+    """
+    record = folder / RECORD
+    known = _read_record(record) if record.exists() else {}
+    remarks = []
+    for source in sources:
+        path = (data_dir or folder) / source.name
+        if data_dir is None:
+            elsewhere = f"put {source.name} into a folder and name it with --data-dir"
+            download(source.url, path, _expected(source, known), otherwise=elsewhere)
+        elif not path.is_file():
+            raise UserError(
+                f"{path} does not exist; put {source.name} there (from {source.url}), "
+                "or leave out --data-dir to download it"
+            )
+        advice = "delete it and fetch it again, or list yours with --sources if you trust it"
+        if source.name in known and not source.checksums:
+            advice = f"the one expected was recorded in {RECORD} at its first use; {advice}"
+        sha256 = check(path, _expected(source, known), advice)["sha256"]
+        if source.checksums:
+            remarks.append(f"{source.name}: checksum verified")
+        else:
+            seen = "verified" if source.name in known else "recorded"
+            remarks.append(f"{source.name}: no published checksum; sha256 {sha256[:16]}… {seen}")
+            if source.name not in known:
+                check_whole(path)  # the recorded checksum is required from now on
+        known[source.name] = sha256
+    write_lines(record, (f"{digest}  {name}" for name, digest in sorted(known.items())))
+    return remarks
+
+
+def _expected(source: Source, known: dict[str, str]) -> tuple[str, ...]:
+    """The checksums that somebody published, or else the one recorded at the first use."""
+    if source.checksums or source.name not in known:
+        return source.checksums
+    return (f"sha256:{known[source.name]}",)
+
+
+def _read_record(path: Path) -> dict[str, str]:
+    return {name: digest for digest, _, name in (line.partition("  ") for line in lines_of(path))}

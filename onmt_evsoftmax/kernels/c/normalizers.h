@@ -1,0 +1,45 @@
+/* THE TABLE of the normalizers that have row kernels. Dispatch, checks, Python's numbers and the
+ * tests are made from it. To add one: its line here twice, and its header, `rows_NAME.h`:
+ *
+ *     enum { NAME_needs_sum,          1: the sum of a row's entries is read with its maximum
+ *            NAME_needs_room,         1: `candidates`, scratch space for every row, is needed
+ *            NAME_unit_slopes,        1: the slopes of a row always sum to 1
+ *            NAME_keeps_equal };      1: what equals the threshold is in the support (float64)
+ *     #define NAME_range {least, most}  of its parameter; 0 is always taken
+ *     where LANES is defined (float32 in vectors; half precision arrives as float32):
+ *         void NAME_group(group, parameter, support, candidates, room);   forward
+ *         vf NAME_slope(vf p);         s of the Jacobian diag(s) - s s' / sum(s)
+ *     where it is not (float64, one entry at a time):
+ *         double NAME_row(x, mask, n, max, parameter, p);    returns the threshold of x - max
+ *         double NAME_slope(double p);
+ */
+#ifndef NORMALIZERS
+#define NORMALIZERS(X) \
+    X(evsoftmax) \
+    X(sparsemax) \
+    X(entmax15)
+
+#define NUMBER(name) id_##name,
+enum { NORMALIZERS(NUMBER) NORMALIZER_COUNT };
+#endif
+
+#if defined(WITH_ROW_CODE)
+#include "rows_evsoftmax.h"
+#include "rows_sparsemax.h"
+#include "rows_entmax15.h"
+
+/* One function for each property of a normalizer; with a constant number, a constant. */
+#define PROPERTY(property) \
+    static inline __attribute__((always_inline, unused)) int property(int normalizer) { \
+        switch (normalizer) { NORMALIZERS(PROPERTY_##property) } \
+        return 0; \
+    }
+#define PROPERTY_needs_sum(name) case id_##name: return name##_needs_sum;
+#define PROPERTY_needs_room(name) case id_##name: return name##_needs_room;
+#define PROPERTY_unit_slopes(name) case id_##name: return name##_unit_slopes;
+#define PROPERTY_keeps_equal(name) case id_##name: return name##_keeps_equal;
+PROPERTY(needs_sum)
+PROPERTY(needs_room)
+PROPERTY(unit_slopes)
+PROPERTY(keeps_equal)
+#endif

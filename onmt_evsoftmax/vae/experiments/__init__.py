@@ -1,0 +1,1 @@
+"""One file per experiment; each has an ``EXPERIMENT`` (:class:`onmt_evsoftmax.vae.experiment`)."""

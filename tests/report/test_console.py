@@ -1,0 +1,80 @@
+"""What every command line shares: one sentence for a mistake, ranges of numbers, the version."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+import onmt_evsoftmax
+from onmt_evsoftmax import __main__ as door
+from onmt_evsoftmax.report.console import UserError, command_line, real, whole
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (whole(1), "1", 1),
+        (whole(1, 10), "10", 10),
+        (whole(-1), "-1", -1),
+        (real(0), "0", 0.0),
+        (real(0, 3600), "2.5", 2.5),
+        (real(0), "1e3", 1000.0),
+    ],
+)
+def test_numbers_in_their_range(kind, text, value):
+    assert kind(text) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "message"),
+    [
+        (whole(1), "0", "must be a whole number from 1 up, not 0"),
+        (whole(1, 10), "11", "must be a whole number from 1 to 10, not 11"),
+        (whole(0), "1.5", "must be a whole number from 0 up, not 1.5"),
+        (whole(0), "many", "must be a whole number from 0 up, not many"),
+        (whole(0), "9" * 5000, "must be a whole number from 0 up, not 999"),
+        (real(0), "nan", "must be a number from 0 up, not nan"),
+        (real(0), "inf", "must be a number from 0 up, not inf"),
+        (real(1, 9), "-1e400", "must be a number from 1 to 9, not -1e400"),
+    ],
+)
+def test_numbers_out_of_range_get_a_sentence(kind, text, message):
+    with pytest.raises(argparse.ArgumentTypeError) as told:
+        kind(text)
+    assert str(told.value).startswith(message)
+    assert len(str(told.value)) < 120
+
+
+def test_a_mistake_on_the_command_line_is_one_sentence():
+    parser = command_line("about", "", "onmt_tool")
+    parser.add_argument("--size", type=whole(1))
+    with pytest.raises(UserError) as told:
+        parser.parse_args(["--size", "0"])
+    assert str(told.value) == (
+        "argument --size: must be a whole number from 1 up, not 0; see onmt_tool --help"
+    )
+
+
+@pytest.mark.parametrize("name", door.COMMANDS)
+def test_every_command_knows_its_version(name, capsys):
+    main = importlib.import_module(f"onmt_evsoftmax.{door.COMMANDS[name][0]}").main
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0
+    assert onmt_evsoftmax.__version__ in capsys.readouterr().out
+
+
+def test_a_message_stays_on_one_line():
+    code = (
+        "from onmt_evsoftmax.report.console import UserError, run\n"
+        "def main(_): raise UserError('cannot read a\\nb')\n"
+        "run(main)"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert told.returncode == 2
+    assert told.stderr.count("\n") == 1
+    assert r"cannot read a\nb" in told.stderr
