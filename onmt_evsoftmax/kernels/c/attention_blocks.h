@@ -169,12 +169,12 @@ INLINE void collect(Lists *l, int normalizer, int known, int i, const float *sco
         if (limit - j < LANES) s = choose(first_lanes((int)(limit - j)), s, nothing);
         most = larger(s, most);
         poison |= ~(s < splat(INFINITY));
-        if (normalizer == EVSOFTMAX && !known) sum_vector(&sum, both(s > nothing, s));
+        if (normalizer == id_evsoftmax && !known) sum_vector(&sum, both(s > nothing, s));
     }
     const float top = largest_lane(most)[0];
     if (top > l->most[i]) l->most[i] = top;
     if (bits_of(poison)) l->poisoned[i] = 1;
-    if (normalizer == EVSOFTMAX && !known) l->sum[i] += sum_total(&sum);
+    if (normalizer == id_evsoftmax && !known) l->sum[i] += sum_total(&sum);
     /* A little lower than the reach: which entries count is decided by the row kernel. */
     const float most_so_far = l->most[i];
     const vf bar = splat(known ? l->threshold[i]
@@ -276,13 +276,13 @@ INLINE vf listed_factor(const Attention *task, const Packed *pack, uint64_t row_
 
 /* How far below the largest score of a row the support can reach. */
 INLINE float reach_of(int normalizer) {
-    return normalizer == SPARSEMAX ? 1.0f : normalizer == ENTMAX15 ? 2.0f : INFINITY;
+    return normalizer == id_sparsemax ? 1.0f : normalizer == id_entmax15 ? 2.0f : INFINITY;
 }
 
 /* The thresholds of rows begin .. begin + LANES - 1 of projections, in double; their lists become
  * factor (score - most). */
 static void project_lists(Lists *l, int normalizer, int begin, int rows, double tau[LANES]) {
-    const float factor = normalizer == SPARSEMAX ? 1.0f : 0.5f;
+    const float factor = normalizer == id_sparsemax ? 1.0f : 0.5f;
     int64_t found[LANES] = {0}, longest = 0;
     for (int i = 0; i < LANES && begin + i < rows; i++) {
         const int r = begin + i;
@@ -300,7 +300,7 @@ static void project_lists(Lists *l, int normalizer, int begin, int rows, double 
         t.n = ROUNDED(longest, LANES);
         read_tile(&t, l->score + begin * l->room, l->room, found);
         double together[LANES];
-        store_double(together, normalizer == SPARSEMAX ? tile_sparsemax(&t) : tile_entmax15(&t));
+        store_double(together, normalizer == id_sparsemax ? tile_sparsemax(&t) : tile_entmax15(&t));
         for (int i = 0; i < LANES; i++)
             if (found[i]) tau[i] = together[i];
         return;
@@ -308,7 +308,7 @@ static void project_lists(Lists *l, int normalizer, int begin, int rows, double 
     for (int i = 0; i < LANES && begin + i < rows; i++) {
         if (!found[i]) continue;
         const float *d = l->score + (begin + i) * l->room;
-        tau[i] = normalizer == SPARSEMAX ? row_sparsemax(d, ROUNDED(found[i], LANES) / LANES)
+        tau[i] = normalizer == id_sparsemax ? row_sparsemax(d, ROUNDED(found[i], LANES) / LANES)
                                          : row_entmax15(d, ROUNDED(found[i], LANES) / LANES);
     }
 }
@@ -323,7 +323,7 @@ INLINE void project_row(Lists *l, int normalizer, int r, double tau) {
         const vf u = (load(score + k) - head) - tail;
         vi place;
         memcpy(&place, at + k, sizeof place);
-        found += compress_at(score + found, at + found, normalizer == SPARSEMAX ? u : u * u, place,
+        found += compress_at(score + found, at + found, normalizer == id_sparsemax ? u : u * u, place,
                              u > splat(0.0f));
     }
     l->count[r] = found;
@@ -459,7 +459,7 @@ static void forward_block(const Attention *task, Packed *pack, Lists *l, Distanc
         collect_rows(task, pack, l, d, normalizer, 0, first, 0, rows, seen);
     double *level = task->log_sum + pack->head * task->queries + first;
     float *most = task->threshold + pack->head * task->queries + first;
-    for (int begin = 0; normalizer != EVSOFTMAX && begin < rows; begin += LANES) {
+    for (int begin = 0; normalizer != id_evsoftmax && begin < rows; begin += LANES) {
         double tau[LANES];
         project_lists(l, normalizer, begin, rows, tau);
         for (int i = begin; i < begin + LANES && i < rows; i++) level[i] = tau[i - begin];
@@ -475,7 +475,7 @@ static void forward_block(const Attention *task, Packed *pack, Lists *l, Distanc
         most[i] = l->most[i];
         if (l->poisoned[i]) { /* backward then keeps every key and spreads the NaN */
             level[i] = NAN;
-            if (normalizer == EVSOFTMAX) most[i] = -INFINITY;
+            if (normalizer == id_evsoftmax) most[i] = -INFINITY;
             for (int64_t e = 0; e < task->value_size; e++) out[e] = NAN;
             continue;
         }
@@ -484,7 +484,7 @@ static void forward_block(const Attention *task, Packed *pack, Lists *l, Distanc
             for (int64_t e = 0; e < task->value_size; e++) out[e] = 0;
             continue;
         }
-        if (normalizer == EVSOFTMAX) {
+        if (normalizer == id_evsoftmax) {
             if (all) l->threshold[i] = mean_of_list(l, i);
             most[i] = l->threshold[i];
             level[i] = evidential_row(l, i);
@@ -498,7 +498,7 @@ static void forward_block(const Attention *task, Packed *pack, Lists *l, Distanc
 /* Queries that are worked on together: fewer where their lists, of whole rows, would leave the
  * second cache. */
 INLINE int height_of(const Attention *task, int normalizer, int known) {
-    if (normalizer != EVSOFTMAX || known || task->keys <= 512) return CHUNK;
+    if (normalizer != id_evsoftmax || known || task->keys <= 512) return CHUNK;
     return task->keys <= 1024 ? 32 : task->keys <= 2048 ? 16 : 8;
 }
 
@@ -532,7 +532,7 @@ INLINE int forward_blocks(int normalizer, const Attention *task, int64_t begin, 
             if (!arena.data) return NO_MEMORY;
         }
     }
-    const int known = normalizer == EVSOFTMAX && !task->mask && !task->bias;
+    const int known = normalizer == id_evsoftmax && !task->mask && !task->bias;
     if (!known) pack.sums = NULL;
     const int64_t chunks = chunks_of(task), height = height_of(task, normalizer, known);
     for (int64_t item = begin; item < end; item++) {
@@ -550,9 +550,9 @@ INLINE int forward_blocks(int normalizer, const Attention *task, int64_t begin, 
 static int blocks_forward(const void *argument, int64_t begin, int64_t end) {
     const Attention *task = argument;
     switch (task->normalizer) {
-    case EVSOFTMAX: return forward_blocks(EVSOFTMAX, task, begin, end);
-    case SPARSEMAX: return forward_blocks(SPARSEMAX, task, begin, end);
-    default: return forward_blocks(ENTMAX15, task, begin, end);
+    case id_evsoftmax: return forward_blocks(id_evsoftmax, task, begin, end);
+    case id_sparsemax: return forward_blocks(id_sparsemax, task, begin, end);
+    default: return forward_blocks(id_entmax15, task, begin, end);
     }
 }
 
@@ -578,7 +578,7 @@ typedef struct {
 INLINE void collect_support(Lists *l, int normalizer, int i, const float *scores, int64_t limit,
                             double level, float most, int64_t tile) {
     const float head = (float)level, tail = (float)(level - head), nan = head - head;
-    const float factor = normalizer == ENTMAX15 ? 0.5f : 1.0f;
+    const float factor = normalizer == id_entmax15 ? 0.5f : 1.0f;
     float *score = l->score + i * l->room, *slope = l->slope + i * l->room;
     int32_t *at = l->at + i * l->room;
     int64_t found = l->count[i];
@@ -588,7 +588,7 @@ INLINE void collect_support(Lists *l, int normalizer, int i, const float *scores
         vi lanes = s > splat(-INFINITY);
         if (nan != 0) lanes |= ~(s < splat(INFINITY));
         if (limit - j < LANES) lanes &= first_lanes((int)(limit - j));
-        if (normalizer == EVSOFTMAX) {
+        if (normalizer == id_evsoftmax) {
             const vi kept = lanes & ~(s < splat(most));
             found += compress_at(score + found, at + found, s, counting(tile + j), kept);
         } else {
@@ -608,12 +608,12 @@ INLINE void weigh_list(Lists *l, int normalizer, int i, double level) {
     float *score = l->score + i * l->room, *slope = l->slope + i * l->room;
     for (int64_t k = 0; k < l->count[i]; k += LANES) {
         const vf x = load(score + k);
-        if (normalizer == EVSOFTMAX) {
+        if (normalizer == id_evsoftmax) {
             const vf y = (x - head) - tail;
             const vf p = both(y >= splat(UNDERFLOW), exp_nonpositive(y)) + nan;
             store(score + k, p);
             store(slope + k, p);
-        } else if (normalizer == SPARSEMAX) {
+        } else if (normalizer == id_sparsemax) {
             store(slope + k, splat(1.0f) + nan);
             store(score + k, x + nan);
         } else {
@@ -799,8 +799,8 @@ INLINE int backward_blocks(int normalizer, const Attention *task, int64_t begin,
 static int blocks_backward(const void *argument, int64_t begin, int64_t end) {
     const Attention *task = argument;
     switch (task->normalizer) {
-    case EVSOFTMAX: return backward_blocks(EVSOFTMAX, task, begin, end);
-    case SPARSEMAX: return backward_blocks(SPARSEMAX, task, begin, end);
-    default: return backward_blocks(ENTMAX15, task, begin, end);
+    case id_evsoftmax: return backward_blocks(id_evsoftmax, task, begin, end);
+    case id_sparsemax: return backward_blocks(id_sparsemax, task, begin, end);
+    default: return backward_blocks(id_entmax15, task, begin, end);
     }
 }
