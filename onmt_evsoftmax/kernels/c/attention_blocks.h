@@ -113,9 +113,9 @@ INLINE void add_terms(const Attention *task, const Packed *pack, const Distances
         for (; j + LANES <= count; j += LANES) store(s + j, load(s + j) + load(bias + j));
         for (; j < count; j++) s[j] += bias[j];
     }
-    if (task->mask) {
-        const uint8_t *mask = task->mask + p.batch * task->rows_batch + p.head * task->rows_head
-                            + query * task->rows_query + tile;
+    if (task->mask && !packs(task)) {
+        const uint8_t *mask = task->mask + p.batch * task->mask_batch + p.head * task->mask_head
+                            + query * task->mask_query + tile;
         int64_t j = 0;
         for (; j + LANES <= count; j += LANES)
             store(s + j, choose(load_mask(mask + j), load(s + j), splat(-INFINITY)));
@@ -125,7 +125,7 @@ INLINE void add_terms(const Attention *task, const Packed *pack, const Distances
 }
 
 INLINE int has_terms(const Attention *task) {
-    return task->window || task->slopes || task->bias || task->mask;
+    return task->window || task->slopes || task->bias || (task->mask && !packs(task));
 }
 
 /* Like `compress`, with places of 32 bits. */
@@ -169,12 +169,12 @@ INLINE void collect(Lists *l, int normalizer, int known, int i, const float *sco
         if (limit - j < LANES) s = choose(first_lanes((int)(limit - j)), s, nothing);
         most = larger(s, most);
         poison |= ~(s < splat(INFINITY));
-        if (normalizer == id_evsoftmax && !known) sum_vector(&sum, both(s > nothing, s));
+        if (needs_sum(normalizer) && !known) sum_vector(&sum, both(s > nothing, s));
     }
     const float top = largest_lane(most)[0];
     if (top > l->most[i]) l->most[i] = top;
     if (bits_of(poison)) l->poisoned[i] = 1;
-    if (normalizer == id_evsoftmax && !known) l->sum[i] += sum_total(&sum);
+    if (needs_sum(normalizer) && !known) l->sum[i] += sum_total(&sum);
     /* A little lower than the reach: which entries count is decided by the row kernel. */
     const float most_so_far = l->most[i];
     const vf bar = splat(known ? l->threshold[i]
@@ -274,15 +274,10 @@ INLINE vf listed_factor(const Attention *task, const Packed *pack, uint64_t row_
 
 /* ----------------------------------------------------------------------------------- forward */
 
-/* How far below the largest score of a row the support can reach. */
-INLINE float reach_of(int normalizer) {
-    return normalizer == id_sparsemax ? 1.0f : normalizer == id_entmax15 ? 2.0f : INFINITY;
-}
-
 /* The thresholds of rows begin .. begin + LANES - 1 of projections, in double; their lists become
  * factor (score - most). */
 static void project_lists(Lists *l, int normalizer, int begin, int rows, double tau[LANES]) {
-    const float factor = normalizer == id_sparsemax ? 1.0f : 0.5f;
+    const float factor = 1.0f / reach(normalizer);
     int64_t found[LANES] = {0}, longest = 0;
     for (int i = 0; i < LANES && begin + i < rows; i++) {
         const int r = begin + i;
@@ -300,7 +295,7 @@ static void project_lists(Lists *l, int normalizer, int begin, int rows, double 
         t.n = ROUNDED(longest, LANES);
         read_tile(&t, l->score + begin * l->room, l->room, found);
         double together[LANES];
-        store_double(together, normalizer == id_sparsemax ? tile_sparsemax(&t) : tile_entmax15(&t));
+        store_double(together, tile_tau(normalizer, &t));
         for (int i = 0; i < LANES; i++)
             if (found[i]) tau[i] = together[i];
         return;
@@ -308,8 +303,7 @@ static void project_lists(Lists *l, int normalizer, int begin, int rows, double 
     for (int i = 0; i < LANES && begin + i < rows; i++) {
         if (!found[i]) continue;
         const float *d = l->score + (begin + i) * l->room;
-        tau[i] = normalizer == id_sparsemax ? row_sparsemax(d, ROUNDED(found[i], LANES) / LANES)
-                                         : row_entmax15(d, ROUNDED(found[i], LANES) / LANES);
+        tau[i] = row_tau(normalizer, d, ROUNDED(found[i], LANES) / LANES);
     }
 }
 
@@ -323,7 +317,7 @@ INLINE void project_row(Lists *l, int normalizer, int r, double tau) {
         const vf u = (load(score + k) - head) - tail;
         vi place;
         memcpy(&place, at + k, sizeof place);
-        found += compress_at(score + found, at + found, normalizer == id_sparsemax ? u : u * u, place,
+        found += compress_at(score + found, at + found, projected(normalizer, u), place,
                              u > splat(0.0f));
     }
     l->count[r] = found;
@@ -430,7 +424,7 @@ INLINE void collect_rows(const Attention *task, const Packed *pack, Lists *l, co
             const int64_t limit = seen[i] - tile < count ? seen[i] - tile : count;
             if (limit > 0 && has_terms(task))
                 add_terms(task, pack, d, i, first + i, tile, limit, s);
-            collect(l, normalizer, known, i, s, limit, reach_of(normalizer), tile);
+            collect(l, normalizer, known, i, s, limit, reach(normalizer), tile);
         }
     }
 }
@@ -457,9 +451,9 @@ static void forward_block(const Attention *task, Packed *pack, Lists *l, Distanc
         collect_rows(task, pack, l, d, normalizer, 1, first, 0, rows, seen);
     else
         collect_rows(task, pack, l, d, normalizer, 0, first, 0, rows, seen);
-    double *level = task->log_sum + pack->head * task->queries + first;
-    float *most = task->threshold + pack->head * task->queries + first;
-    for (int begin = 0; normalizer != id_evsoftmax && begin < rows; begin += LANES) {
+    double *level = task->level + pack->head * task->queries + first;
+    float *most = task->bar + pack->head * task->queries + first;
+    for (int begin = 0; !needs_sum(normalizer) && begin < rows; begin += LANES) {
         double tau[LANES];
         project_lists(l, normalizer, begin, rows, tau);
         for (int i = begin; i < begin + LANES && i < rows; i++) level[i] = tau[i - begin];
@@ -475,7 +469,7 @@ static void forward_block(const Attention *task, Packed *pack, Lists *l, Distanc
         most[i] = l->most[i];
         if (l->poisoned[i]) { /* backward then keeps every key and spreads the NaN */
             level[i] = NAN;
-            if (normalizer == id_evsoftmax) most[i] = -INFINITY;
+            if (needs_sum(normalizer)) most[i] = -INFINITY;
             for (int64_t e = 0; e < task->value_size; e++) out[e] = NAN;
             continue;
         }
@@ -484,7 +478,7 @@ static void forward_block(const Attention *task, Packed *pack, Lists *l, Distanc
             for (int64_t e = 0; e < task->value_size; e++) out[e] = 0;
             continue;
         }
-        if (normalizer == id_evsoftmax) {
+        if (needs_sum(normalizer)) {
             if (all) l->threshold[i] = mean_of_list(l, i);
             most[i] = l->threshold[i];
             level[i] = evidential_row(l, i);
@@ -498,7 +492,7 @@ static void forward_block(const Attention *task, Packed *pack, Lists *l, Distanc
 /* Queries that are worked on together: fewer where their lists, of whole rows, would leave the
  * second cache. */
 INLINE int height_of(const Attention *task, int normalizer, int known) {
-    if (normalizer != id_evsoftmax || known || task->keys <= 512) return CHUNK;
+    if (!needs_sum(normalizer) || known || task->keys <= 512) return CHUNK;
     return task->keys <= 1024 ? 32 : task->keys <= 2048 ? 16 : 8;
 }
 
@@ -532,7 +526,7 @@ INLINE int forward_blocks(int normalizer, const Attention *task, int64_t begin, 
             if (!arena.data) return NO_MEMORY;
         }
     }
-    const int known = normalizer == id_evsoftmax && !task->mask && !task->bias;
+    const int known = needs_sum(normalizer) && !task->bias && (!task->mask || packs(task));
     if (!known) pack.sums = NULL;
     const int64_t chunks = chunks_of(task), height = height_of(task, normalizer, known);
     for (int64_t item = begin; item < end; item++) {
@@ -549,11 +543,9 @@ INLINE int forward_blocks(int normalizer, const Attention *task, int64_t begin, 
 
 static int blocks_forward(const void *argument, int64_t begin, int64_t end) {
     const Attention *task = argument;
-    switch (task->normalizer) {
-    case id_evsoftmax: return forward_blocks(id_evsoftmax, task, begin, end);
-    case id_sparsemax: return forward_blocks(id_sparsemax, task, begin, end);
-    default: return forward_blocks(id_entmax15, task, begin, end);
-    }
+#define FORWARD_BLOCKS(name) case id_##name: return forward_blocks(id_##name, task, begin, end);
+    switch (task->normalizer) { NORMALIZERS(FORWARD_BLOCKS) }
+    return BAD_ARGUMENT;
 }
 
 /* ---------------------------------------------------------------------------------- backward */
@@ -574,12 +566,12 @@ typedef struct {
 } BlockGradients;
 
 /* The support of row i in a tile, from its level (ev-softmax: logarithm of the sum; else tau) and
- * `most` (ev-softmax: threshold): probabilities to `score`, slopes to `slope`. */
+ * `most` (ev-softmax: threshold): what probabilities follow from goes to `score`. */
 INLINE void collect_support(Lists *l, int normalizer, int i, const float *scores, int64_t limit,
                             double level, float most, int64_t tile) {
     const float head = (float)level, tail = (float)(level - head), nan = head - head;
-    const float factor = normalizer == id_entmax15 ? 0.5f : 1.0f;
-    float *score = l->score + i * l->room, *slope = l->slope + i * l->room;
+    const float factor = 1.0f / reach(normalizer);
+    float *score = l->score + i * l->room;
     int32_t *at = l->at + i * l->room;
     int64_t found = l->count[i];
     if (limit <= 0 || level == INFINITY) return;
@@ -588,7 +580,7 @@ INLINE void collect_support(Lists *l, int normalizer, int i, const float *scores
         vi lanes = s > splat(-INFINITY);
         if (nan != 0) lanes |= ~(s < splat(INFINITY));
         if (limit - j < LANES) lanes &= first_lanes((int)(limit - j));
-        if (normalizer == id_evsoftmax) {
+        if (needs_sum(normalizer)) {
             const vi kept = lanes & ~(s < splat(most));
             found += compress_at(score + found, at + found, s, counting(tile + j), kept);
         } else {
@@ -598,7 +590,6 @@ INLINE void collect_support(Lists *l, int normalizer, int i, const float *scores
         }
     }
     l->count[i] = found;
-    (void)slope;
 }
 
 /* Probabilities and slopes of a whole list. */
@@ -608,17 +599,14 @@ INLINE void weigh_list(Lists *l, int normalizer, int i, double level) {
     float *score = l->score + i * l->room, *slope = l->slope + i * l->room;
     for (int64_t k = 0; k < l->count[i]; k += LANES) {
         const vf x = load(score + k);
-        if (normalizer == id_evsoftmax) {
+        if (needs_sum(normalizer)) {
             const vf y = (x - head) - tail;
             const vf p = both(y >= splat(UNDERFLOW), exp_nonpositive(y)) + nan;
             store(score + k, p);
             store(slope + k, p);
-        } else if (normalizer == id_sparsemax) {
-            store(slope + k, splat(1.0f) + nan);
-            store(score + k, x + nan);
         } else {
-            store(slope + k, x + nan);
-            store(score + k, x * x + nan);
+            store(score + k, projected(normalizer, x) + nan);
+            store(slope + k, projected_slope(normalizer, x) + nan);
         }
     }
 }
@@ -672,8 +660,8 @@ static void backward_block(const Attention *task, Packed *pack, Lists *l, Distan
     const Place p = place_of(task, pack->head);
     const int64_t first = chunk * CHUNK, left = task->queries - first;
     const int rows = left < CHUNK ? (int)left : CHUNK;
-    const double *level = task->log_sum + pack->head * task->queries + first;
-    const float *most = task->threshold + pack->head * task->queries + first;
+    const double *level = task->level + pack->head * task->queries + first;
+    const float *most = task->bar + pack->head * task->queries + first;
     int64_t seen[CHUNK];
     for (int i = 0; i < rows; i++) {
         copy_row(pack->queries + i * pack->size, row_of(&task->query, p, first + i), task->size,
@@ -798,9 +786,7 @@ INLINE int backward_blocks(int normalizer, const Attention *task, int64_t begin,
 
 static int blocks_backward(const void *argument, int64_t begin, int64_t end) {
     const Attention *task = argument;
-    switch (task->normalizer) {
-    case id_evsoftmax: return backward_blocks(id_evsoftmax, task, begin, end);
-    case id_sparsemax: return backward_blocks(id_sparsemax, task, begin, end);
-    default: return backward_blocks(id_entmax15, task, begin, end);
-    }
+#define BACKWARD_BLOCKS(name) case id_##name: return backward_blocks(id_##name, task, begin, end);
+    switch (task->normalizer) { NORMALIZERS(BACKWARD_BLOCKS) }
+    return BAD_ARGUMENT;
 }

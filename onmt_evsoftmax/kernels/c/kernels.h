@@ -46,20 +46,17 @@ typedef struct {
     int64_t batch, head, length; /* strides */
 } Tensor4;
 
-/* ev-softmax attention. The items of the work are, forward, the chunks of CHUNK queries of every
- * head of every batch; backward, the heads, or `splits` parts of the queries of each. */
+/* Attention. The items of the work are, forward, the chunks of CHUNK queries of every head of every
+ * batch; backward, the heads, or `splits` parts of the queries of each. */
 typedef struct {
+    int normalizer;
     int64_t batches, heads, queries, keys, size, value_size;
     Tensor4 query, key, value, out;     /* backward: `out` is only read */
-    const uint8_t *key_mask;            /* NULL, or 1 = this key takes part */
-    int64_t mask_batch, mask_head;      /* strides of the mask; that of the keys is 1 */
-    int causal;                         /* query i attends to keys 0 .. i only */
-    /* What only the blocks know. */
-    int normalizer;
-    const uint8_t *mask;                /* NULL, or per query and key: 1 = takes part; no key_mask then */
-    int64_t rows_batch, rows_head, rows_query;
-    const float *bias;                  /* NULL, or what is added to the scores; no key_mask then */
+    const uint8_t *mask;                /* NULL, or 1 = this key takes part */
+    int64_t mask_batch, mask_head, mask_query; /* strides; that of the keys is 1 */
+    const float *bias;                  /* NULL, or what is added to the scores */
     int64_t bias_batch, bias_head, bias_query;
+    int causal;                         /* query i attends to keys 0 .. i only */
     const float *slopes;                /* NULL, or per head what a step to the right adds (ALiBi) */
     int64_t window, offset;             /* relative positions up to so far; place of query 0 */
     const float *relative_keys, *relative_values; /* [2 window + 1][size], the latter may be NULL */
@@ -67,10 +64,11 @@ typedef struct {
     float scale;
     double dropout;                     /* probability to drop a weight */
     uint64_t seed;
-    /* (batches, heads, queries), contiguous: the logarithm of the sum of exponentials, and the
-     * least score that is kept. */
-    double *log_sum;
-    float *threshold;
+    /* What backward must know of every row, (batches, heads, queries), contiguous: of ev-softmax
+     * the logarithm of the sum of exponentials and the least score that is kept; of projections
+     * tau and the largest score. */
+    double *level;
+    float *bar;
     /* Backward only. Every part of a head has its own gradients of keys and values, these strides
      * apart, for the caller to add up. */
     Tensor4 grad_out, grad_query, grad_key, grad_value;
