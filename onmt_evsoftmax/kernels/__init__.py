@@ -146,9 +146,7 @@ def rows_backward(normalizer: str, p: Tensor, grad: Tensor, dim: int = -1) -> Te
 # --- attention ------------------------------------------------------------------------------------
 
 
-def attention_forward(
-    normalizer: str, query: Tensor, *rest: Any
-) -> tuple[Tensor, Tensor, Tensor]:
+def attention_forward(normalizer: str, query: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Attention on the CPU; see :func:`fused.attention_forward`."""
     if transformed(query):
         return torch.ops.onmt_evsoftmax.attention_forward(normalizer, query, *rest)
