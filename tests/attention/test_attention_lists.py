@@ -74,11 +74,9 @@ def test_dropout_is_that_of_every_backend(normalizer):
 def test_a_row_is_the_same_alone_padded_and_in_any_batch(normalizer):
     query, key, value = (random(3, 2, 90, 16, seed=i) for i in range(3))
     real = torch.arange(90) < 37
-    garbage = (
-        torch.where(real[:, None], key, torch.nan),
-        torch.where(real[:, None], value, torch.inf),
-    )
-    whole = sparse_attention(query, *garbage, real, normalizer=normalizer, backend="fused")
+    keys = torch.where(real[:, None], key, torch.nan)
+    values = torch.where(real[:, None], value, torch.inf)
+    whole = sparse_attention(query, keys, values, real, normalizer=normalizer, backend="fused")
     alone = sparse_attention(
         query[1:2, :, 5:6], key[1:2, :, :37], value[1:2, :, :37], normalizer=normalizer,
         backend="fused",
