@@ -1,4 +1,4 @@
-# `make help` lists the targets. A fresh clone needs only Python 3.10-3.12 and make.
+# `make help` lists the targets. A fresh clone needs only Python 3.11-3.13 and make.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 VENV35 ?= .venv35
 STAMP35 := $(VENV35)/.installed
+VENV_TRITON ?= .venv-triton
+STAMP_TRITON := $(VENV_TRITON)/.installed
 
 .DEFAULT_GOAL := help
 
@@ -29,6 +31,8 @@ check: $(STAMP)  ## lint, formatting and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	@command -v shellcheck >/dev/null || { echo "make check needs ShellCheck: apt-get install shellcheck" >&2; exit 2; }
+	shellcheck .ci/run recipes/*/*.sh
 
 .PHONY: format
 format: $(STAMP)  ## rewrite the sources in the house format
@@ -60,16 +64,36 @@ test-sanitize: $(STAMP)  ## the kernels' tests, compiled with address and undefi
 test-fallback: $(STAMP)  ## install without a compiler, then the tests of what depends on the backend
 	tests/fallback.sh $(VENV) -n 2 --dist worksteal
 
+# Triton is large, so it has an environment of its own, which borrows everything else from .venv.
+$(STAMP_TRITON): $(STAMP) constraints.txt
+	$(BIN)/python -m venv --without-pip $(VENV_TRITON)
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib")); print("$(CURDIR)")' \
+	  > $$($(VENV_TRITON)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/borrowed.pth
+	$(BIN)/python -m pip --python $(VENV_TRITON)/bin/python install --quiet --no-deps -c constraints.txt triton
+	touch $@
+
+.PHONY: test-triton
+test-triton: $(STAMP_TRITON)  ## the GPU kernels: values in Triton's interpreter, then compiled for every target
+	TRITON_INTERPRET=1 $(VENV_TRITON)/bin/python -m pytest tests/triton_kernels
+	$(VENV_TRITON)/bin/python -m pytest -n 2 --dist worksteal tests/triton_kernels/test_triton_compiled.py
+
+.PHONY: test-gpu
+test-gpu:  ## the GPU kernels' values on this machine's GPU, with a PYTHON that has a CUDA torch and the package
+	$(PYTHON) -c 'import torch; assert torch.cuda.is_available(), "torch sees no GPU"'
+	$(PYTHON) -m pytest tests/triton_kernels
+
 .PHONY: demo
 demo: $(STAMP)  ## train softmax and ev-softmax on the embedded corpus, score, count, draw
 	PATH="$(abspath $(BIN)):$$PATH" recipes/demo/run.sh -o runs/demo
 
 CORPUS ?= demo
+CORES ?= 2
+OUTPUT ?= runs/study-$(or $(EXPERIMENT),$(CORPUS))
 .PHONY: study
 study: $(STAMP)  ## normalizers x seeds on CORPUS (default: demo), or of EXPERIMENT=cvae|ssvae|vqvae: the paper's table
-	@test -x $(BIN)/snakemake || { echo "make study needs Snakemake, and that Python 3.11 or newer; make this environment with one" >&2; exit 2; }
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/snakemake -s recipes/study/Snakefile --cores 2 --rerun-incomplete \
-	  $(if $(EXPERIMENT),vae --config experiment=$(EXPERIMENT),--config corpus=$(CORPUS)) $(if $(DATA_DIR),data_dir='$(DATA_DIR)')
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/snakemake -s recipes/study/Snakefile --cores $(CORES) --directory $(OUTPUT) \
+	  $(if $(EXPERIMENT),vae --config experiment=$(EXPERIMENT),--config corpus=$(CORPUS)) output='$(abspath $(OUTPUT))' \
+	  $(if $(SEEDS),seeds='$(SEEDS)') $(if $(DATA_DIR),data_dir='$(abspath $(DATA_DIR))')
 
 .PHONY: properties
 properties: $(STAMP)  ## check every cell of the paper's Table 1 by numerical search
@@ -77,4 +101,4 @@ properties: $(STAMP)  ## check every cell of the paper's Table 1 by numerical se
 
 .PHONY: clean
 clean:  ## remove what was built, but not results under runs/
-	rm -rf $(VENV) $(VENV35) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV35) $(VENV_TRITON) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

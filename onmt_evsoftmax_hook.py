@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
+    from typing import Any
 
 # Module name → what to do right after that module has been executed, before its importer goes on.
 _callbacks: dict[str, list[Callable[[ModuleType], None]]] = {}
@@ -41,7 +42,7 @@ class _Finder:
         return None
 
 
-def _call_back_after(name: str, loader: object) -> None:
+def _call_back_after(name: str, loader: Any) -> None:
     """Make ``loader`` run the callback of ``name`` once it has executed that module."""
     if not hasattr(loader, "exec_module"):
         return
@@ -56,7 +57,7 @@ def _call_back_after(name: str, loader: object) -> None:
         for callback in _callbacks.pop(name, ()) if ours else ():
             callback(module)
 
-    loader.exec_module = exec_module  # type: ignore[attr-defined]
+    loader.exec_module = exec_module
 
 
 def after_import(name: str, callback: Callable[[ModuleType], None]) -> None:
@@ -67,7 +68,7 @@ def after_import(name: str, callback: Callable[[ModuleType], None]) -> None:
         return
     _callbacks.setdefault(name, []).append(callback)
     if _Finder not in sys.meta_path:
-        sys.meta_path.insert(0, _Finder)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _Finder)
 
 
 def _silence_deprecations() -> None:
@@ -90,7 +91,7 @@ def _install(_: ModuleType) -> None:
         ) from error
 
 
-def _guard_converter(module: ModuleType) -> None:
+def _guard_converter(module: Any) -> None:
     """Check models when CTranslate2 loads one; not now, since that would import torch."""
     load = module.OpenNMTPyConverter._load
     if load.__module__ == __name__:
@@ -101,7 +102,19 @@ def _guard_converter(module: ModuleType) -> None:
 
         return load_for_ctranslate2(module, self, load)
 
+    command = module.main
+
+    def main() -> None:
+        try:
+            command()
+        except Exception as error:
+            if type(error).__name__ != "UserError":  # ours, which is not imported here
+                raise
+            print(f"{os.path.basename(sys.argv[0])}: error: {error}", file=sys.stderr)
+            sys.exit(2)
+
     module.OpenNMTPyConverter._load = _load
+    module.main = main
 
 
 def wanted() -> bool:

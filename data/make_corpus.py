@@ -50,6 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _print_sample(arguments.sample, arguments.seed)
     if arguments.output is None:
         raise UserError("no directory to write to; give one with -o DIR")
+    if arguments.if_missing and _written(arguments.output):
+        print(f"{arguments.output}: already there, nothing to do", file=sys.stderr)
+        return 0
     sizes = {name: getattr(arguments, name.replace("-", "_")) for name in SIZES}
     _check(sizes)
     sets = _write(arguments.output, sizes, arguments.seed)
@@ -76,6 +79,9 @@ def _parser() -> argparse.ArgumentParser:
             default=size,
             help=f"sentences in {name} ({size})",
         )
+    parser.add_argument(
+        "--if-missing", action="store_true", help="do nothing if every file is there already"
+    )
     parser.add_argument("--json", action="store_true", help="print a summary as JSON")
     parser.add_argument(
         "--sample",
@@ -84,6 +90,10 @@ def _parser() -> argparse.ArgumentParser:
         help="only print N sentences of every construction",
     )
     return parser
+
+
+def _written(folder: Path) -> bool:
+    return all((folder / f"{name}.{suffix}").exists() for name in ORDER for suffix in FILES)
 
 
 def _check(sizes: Mapping[str, int]) -> None:

@@ -15,11 +15,8 @@ import torch
 import onmt_evsoftmax
 import onmt_evsoftmax_hook
 from onmt_evsoftmax.normalizers import registry
-from onmt_evsoftmax.opennmt import backends
+from onmt_evsoftmax.opennmt import sites, versions
 from onmt_evsoftmax.report.console import command_line
-
-# Both ends of the supported range are tested; what lies between should work.
-OLDEST, NEWEST = (3, 0, 4), (3, 5, 1)
 
 # Run in a new interpreter, as every stock command is: does importing OpenNMT-py bring the plugin?
 _PROBE = """
@@ -48,15 +45,15 @@ def findings() -> Iterator[Finding]:
     yield opennmt
     yield _hook(opennmt)
     yield from _normalizers()
-    yield Finding("attention backends", ", ".join(backends.available()))
+    yield Finding("attention backends", ", ".join(sites.row_backends()))
     yield Finding("devices", ", ".join(_devices()))
     yield _ctranslate2()
 
 
 def _python() -> Finding:
     version = ".".join(str(part) for part in sys.version_info[:3])
-    fine = (3, 10) <= sys.version_info < (3, 13)
-    return Finding("Python", version, "" if fine else "use Python 3.10, 3.11 or 3.12")
+    fine = (3, 11) <= sys.version_info < (3, 14)
+    return Finding("Python", version, "" if fine else "use Python 3.11, 3.12 or 3.13")
 
 
 def _torch() -> Finding:
@@ -68,7 +65,7 @@ def _opennmt() -> Finding:
     version = _version("OpenNMT-py")
     if version is None:
         return Finding("OpenNMT-py", "not installed", "pip install OpenNMT-py==3.0.4")
-    if not OLDEST <= _numbers(version) <= NEWEST:
+    if not versions.OLDEST <= _numbers(version) <= versions.NEWEST:
         return Finding("OpenNMT-py", version, "use a version from 3.0.4 to 3.5.1")
     return Finding("OpenNMT-py", version)
 

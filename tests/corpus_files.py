@@ -117,13 +117,13 @@ def wmt(folder: Path) -> None:
         )
 
 
-def multi30k(folder: Path) -> None:
+def multi30k(folder: Path, languages: tuple[str, str] = ("en", "de")) -> None:
     for file, numbers in (
         ("train", range(80)),
         ("val", range(100, 110)),
         ("test_2016_flickr", range(200, 208)),
     ):
-        for lang in ("en", "de"):
+        for lang in languages:
             gz(folder / f"{file}.{lang}.gz", "".join(f"{sentence(lang, n)}\n" for n in numbers))
 
 
@@ -137,9 +137,9 @@ def tatoeba(folder: Path) -> None:
         archive.writestr("_about.txt", "about\n")
 
 
-def unchecked(folder: Path, recipe: Path) -> Path:
-    """The recipe's sources.tsv with no checksum demanded: those are of the real archives."""
-    rows = [line.split("\t") for line in (recipe / "sources.tsv").read_text().splitlines()]
-    path = folder / "sources.tsv"
-    path.write_text("".join("\t".join([*row[:2], "-"]) + "\n" for row in rows if len(row) > 2))
+def unchecked(folder: Path, archives: Path) -> Path:
+    """A list of these archives with no checksum demanded: the recipes' are of the real ones."""
+    path = folder / "sources.yaml"
+    rows = [f"  {file.name}: [http://x/{file.name}]\n" for file in sorted(archives.iterdir())]
+    path.write_text("archives:\n" + "".join(rows))
     return path

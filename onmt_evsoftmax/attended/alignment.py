@@ -88,7 +88,9 @@ class Links:
             np.zeros(self.shape, np.int64) for _ in range(3)
         )
 
-    def add(self, links: NDArray[np.bool_], sure: NDArray, possible: NDArray) -> None:
+    def add(
+        self, links: NDArray[np.bool_], sure: NDArray[np.bool_], possible: NDArray[np.bool_]
+    ) -> None:
         """One sentence. ``links``: ``(*shape, source words, target words)``, True where linked."""
         self.found += links.sum((-2, -1))
         self.found_sure += (links & sure).sum((-2, -1))
@@ -112,7 +114,8 @@ class Links:
 
 
 def _ratio(part: NDArray[np.int64], whole: NDArray[np.int64] | np.int64) -> NDArray[np.float64]:
-    return np.divide(part, whole, out=np.full(part.shape, np.nan), where=np.asarray(whole) > 0)
+    undefined = np.full(part.shape, np.nan)
+    return np.asarray(np.divide(part, whole, out=undefined, where=np.asarray(whole) > 0))
 
 
 class AlignmentScores:

@@ -146,4 +146,4 @@ class Counts:
 def entropy(weights: Array) -> Array:
     """Shannon entropy in nats over the last axis; a zero weight adds nothing."""
     logs = np.log(weights, out=np.zeros_like(weights), where=weights > 0)
-    return -(weights * logs).sum(-1)
+    return -np.asarray((weights * logs).sum(-1))

@@ -33,16 +33,22 @@ def thresholds(
     takes part.
     """
     keys, count = key.double(), torch.ones(key.shape[:-1], dtype=torch.float64, device=key.device)
+    low = high = keys
     if key_mask is not None:
-        keys, count = torch.where(key_mask.unsqueeze(-1), keys, 0.0), count * key_mask
+        shown = key_mask.unsqueeze(-1)
+        low, high = torch.where(shown, keys, math.inf), torch.where(shown, keys, -math.inf)
+        keys, count = torch.where(shown, keys, 0.0), count * key_mask
     if causal:
         last = torch.arange(query.size(-2), device=key.device).clamp(max=key.size(-2) - 1)
         sums, count = keys.cumsum(-2)[..., last, :], count.cumsum(-1)[..., last]
+        low, high = (t[..., last, :] for t in (low.cummin(-2).values, high.cummax(-2).values))
     else:
         sums, count = keys.sum(-2, keepdim=True), count.sum(-1, keepdim=True)
+        low, high = low.amin(-2, keepdim=True), high.amax(-2, keepdim=True)
     mean = (query.double() * scale * sums).sum(-1) / count
-    # A single key is its own mean, which rounding must not raise above it.
-    return torch.where(count > 1, mean, -math.inf).float(), count.expand(mean.shape)
+    # Equal keys, and a single one, are all kept: rounding must not put the mean above some.
+    equal = (high <= low).all(-1)
+    return torch.where(equal, -math.inf, mean).float(), count.expand(mean.shape)
 
 
 @functools.cache

@@ -6,14 +6,14 @@ import torch
 
 from onmt_evsoftmax import kernels
 from onmt_evsoftmax.attention.call import Call, Choice
-from onmt_evsoftmax.normalizers.registry import records
+from onmt_evsoftmax.normalizers.registry import own_records
 
 
 def of_normalizer(choice: Choice) -> str | None:
     """A fused attention is made for one normalizer, with its default parameters."""
     record = choice.record
     if record is None or record.attention_kernel is None:
-        fused = [record.name for record in records() if record.attention_kernel]
+        fused = [record.name for record in own_records() if record.attention_kernel]
         return f"{choice.name} has no fused attention (only {', '.join(fused)})"
     for parameter in record.parameters:
         value = choice.parameters.get(parameter.name, parameter.default)

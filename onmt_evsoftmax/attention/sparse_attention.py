@@ -13,10 +13,10 @@ from onmt_evsoftmax.attention import backends
 from onmt_evsoftmax.attention.call import Call, Choice
 from onmt_evsoftmax.normalizers.evsoftmax import RECORDS
 from onmt_evsoftmax.normalizers.masked import fits
-from onmt_evsoftmax.normalizers.registry import Normalizer, normalizer_names
+from onmt_evsoftmax.normalizers.registry import Normalizer, own_records
 
 # Known before anything is compiled: looking for them is nothing that torch.compile could follow.
-normalizer_names()
+own_records()
 
 
 def sparse_attention(

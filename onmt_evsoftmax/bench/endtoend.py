@@ -81,8 +81,10 @@ def measure(case: str, seconds: float, seed: int) -> Iterator[Result]:
         else:
             run_in_turns({PEER: [*_train(1, seed), "-save_model", "model"]}, folder)
             programs = run_in_turns(_for_both(_translate(seed), "-output"), folder)
-            words = batches * SENTENCES * LENGTH
-            speeds = {name: words / _translating(program) for name, program in programs.items()}
+            sentences = batches * SENTENCES
+            speeds = {
+                name: _translating_speed(program, sentences) for name, program in programs.items()
+            }
     yield Result(
         part="endtoend",
         case=f"onmt_{case}",
@@ -133,7 +135,7 @@ def _training_speed(program: Program) -> float:
     """Target tokens per second of all steps after the warm-up."""
     steps = program.find(r"Step\s+\d+/.*bsz:\s*\d+/\s*(\d+)/")[WARM_UP - 1 :]
     tokens = sum(int(match[1]) for _, match in steps[1:])
-    return tokens / program.ran(steps[0][0], steps[-1][0])
+    return program.speed(tokens, steps[0][0], steps[-1][0])
 
 
 def _translate(seed: int) -> list[str]:
@@ -144,7 +146,11 @@ def _translate(seed: int) -> list[str]:
     return [str(_program("onmt_translate")), *arguments]
 
 
-def _translating(program: Program) -> float:
-    """Seconds that translating took."""
-    ((end, match),) = program.find(r"Total translation time \(s\): ([\d.e+-]+)")
-    return program.ran(end - float(match[1]), end)
+def _translating_speed(program: Program, sentences: int) -> float:
+    """Words per second.
+
+    OpenNMT-py rounds its total to tenths of a second, which may be nothing; the milliseconds of a
+    sentence are rounded to tenths as well and say more.
+    """
+    ((end, match),) = program.find(r"Average translation time \(ms\): ([\d.e+-]+)")
+    return program.speed(sentences * LENGTH, end - float(match[1]) * sentences / 1000, end)

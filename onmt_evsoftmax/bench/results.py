@@ -90,7 +90,7 @@ def _pivoted(title: str, results: Sequence[Result]) -> Table:
 
 
 def _cell(r: Result) -> Cell:
-    """Ratios, bold where a target is missed, which stands behind them."""
+    """Ratios; bold where a target is missed, followed by the target."""
     ratios = [(r.forward, r.target_forward), (r.both, r.target_both)]
     shown = " / ".join(_ratio(value, None) for value, _ in ratios if value is not None)
     if not r.missed:

@@ -42,23 +42,17 @@ PARTS = {
     "density": Part(attention.density_cases, attention.measure, "the same where few keys are kept"),
     "length": Part(scaling.cases, scaling.measure, "time against length, up to 8192"),
     "memory": Part(
-        scaling.cases,
-        scaling.measure_memory,
-        "peak memory against length",
-        scaling.check_memory,
+        scaling.cases, scaling.measure_memory, "peak memory against length", scaling.check_memory
     ),
     "endtoend": Part(
-        endtoend.cases,
-        endtoend.measure,
-        "onmt_train, onmt_translate: tokens/s",
-        endtoend.check,
+        endtoend.cases, endtoend.measure, "onmt_train, onmt_translate: tokens/s", endtoend.check
     ),
 }
 
 
 _ABOUT = """Speed and memory as ratios against named peers: all take turns, in one process (memory
-and OpenNMT-py's commands in processes of their own), and medians are divided. A target stands in
-parentheses, ! marks one that is missed. What was measured before an interruption is reported."""
+and OpenNMT-py's commands in processes of their own), and medians are divided. Targets are in
+parentheses; ! marks one that is missed. What was measured before an interruption is reported."""
 
 _EPILOG = f"""parts:
 {chr(10).join(f"  {name:<10} {part.what}" for name, part in PARTS.items())}

@@ -64,10 +64,11 @@ class Program:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             self._signal(signal.SIGSTOP)
+        else:
+            self._reader.join()  # what it said last belongs to this turn
         self.turns.append((start, time.perf_counter()))
         if self.process.returncode is None:
             return True
-        self._reader.join()
         if self.process.returncode:
             said = last_line("\n".join(line for _, line in self.log))
             raise UserError(f"bench: {Path(self.command[0]).name} failed: {said}")
@@ -92,9 +93,16 @@ class Program:
         """Seconds between two times in which it was not stopped."""
         return sum(max(0.0, min(end, b) - max(start, a)) for a, b in self.turns)
 
+    def speed(self, work: float, start: float, end: float) -> float:
+        """How much of ``work`` it did a second between two times; a UserError if it did not run."""
+        if seconds := self.ran(start, end):
+            return work / seconds
+        name = Path(self.command[0]).name
+        raise UserError(f"bench: {name} had too little to do to be measured; use more --seconds")
+
 
 def run_in_turns(commands: Mapping[str, Sequence[str]], folder: Path) -> dict[str, Program]:
-    """Run all commands to their end; who goes first alternates."""
+    """Run all commands to their end; they alternate in going first."""
     programs: dict[str, Program] = {}
     try:
         for name, command in commands.items():

@@ -58,10 +58,9 @@ def sentences(archive: Path, member: str | None, form: str) -> Iterator[str]:
         raise UserError(f"{where} has no sentence in it; is it in the {form} format?")
 
 
-def columns(archive: Path, member: str | None) -> Iterator[tuple[str, str]]:
+def columns(where: str, lines: Iterable[str]) -> Iterator[tuple[str, str]]:
     """The first two columns of tab-separated text (Tatoeba's third one credits its authors)."""
-    where = f"{archive}:{member}" if member else str(archive)
-    for number, line in enumerate(member_lines(archive, member), start=1):
+    for number, line in enumerate(lines, start=1):
         parts = line.split("\t")
         if len(parts) < 2:
             raise UserError(f"{where}, line {number}: no tab between two sentences")

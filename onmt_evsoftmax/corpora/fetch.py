@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from onmt_evsoftmax.corpora.archives import check_whole
-from onmt_evsoftmax.corpora.parallel import lines_of, write_lines
+from onmt_evsoftmax.corpora.parallel import write_lines
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.report.download import check, download
+from onmt_evsoftmax.report.files import lines_of
 
 RECORD = "checksums.sha256"  # of what was fetched, in the format of sha256sum
 
 
 @dataclass(frozen=True)
 class Source:
-    """A row of a recipe's ``sources.tsv``: file, address, checksums that somebody published."""
+    """An archive of a recipe: file, address, checksums that somebody published."""
 
     name: str
     url: str
     checksums: tuple[str, ...]  # "md5:…" or "sha256:…"; any one of them may match
 
 
-def read_sources(path: Path) -> list[Source]:
-    """Read ``sources.tsv``: name, address, checksums separated by spaces or ``-`` for none."""
-    sources = []
-    for number, line in enumerate(lines_of(path), start=1):
-        if not line or line.startswith("#"):
-            continue
-        parts = line.split("\t")
-        if len(parts) < 3:
-            raise UserError(f"{path}, line {number}: name, address and checksums need two tabs")
-        checksums = () if parts[2] == "-" else tuple(parts[2].split())
+def listed(archives: Mapping[str, list[str]]) -> list[Source]:
+    """``archives`` of a recipe.yaml: name → [address, checksums that somebody published …]."""
+    for name, (_, *checksums) in archives.items():
         for checksum in checksums:
             if checksum.partition(":")[0] not in ("md5", "sha256"):
-                raise UserError(f"{path}, line {number}: {checksum} is not md5:… or sha256:…")
-        sources.append(Source(parts[0], parts[1], checksums))
-    return sources
+                raise UserError(f"{name}: {checksum} is not md5:… or sha256:…")
+    return [Source(name, url, tuple(sums)) for name, (url, *sums) in archives.items()]
 
 
 def fetch(sources: list[Source], folder: Path, data_dir: Path | None = None) -> list[str]:

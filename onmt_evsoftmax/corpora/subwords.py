@@ -64,7 +64,7 @@ def _learn_sentencepiece(lines: Iterable[str], pieces: int) -> bytes:
             shuffle_input_sentence=False,  # so that two runs learn the same pieces
             minloglevel=2,
         )
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         raise UserError(f"SentencePiece cannot learn {pieces} pieces: {error}") from error
     return model.getvalue()
 
@@ -88,7 +88,8 @@ def encoder(model: Path) -> Callable[[str], str]:
         raise UserError(f"cannot read {model}: {error.strerror}") from error
     try:
         if kind_of(model) == "bpe":
-            return BPE(io.StringIO(data.decode("utf-8"))).process_line
+            encode: Callable[[str], str] = BPE(io.StringIO(data.decode("utf-8"))).process_line
+            return encode
         import sentencepiece
 
         processor = sentencepiece.SentencePieceProcessor(model_proto=data)

@@ -41,6 +41,7 @@ __all__ = [
 MAX_HEAD = 256
 
 _PLAIN = (Tensor, torch.nn.Parameter)
+_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)  # since torch 2.7
 
 
 def available() -> bool:
@@ -57,7 +58,7 @@ def exporting() -> bool:
     So it is in ``torch.jit.trace``, ``torch.export`` and both of torch's ONNX exporters.
     """
     if torch.compiler.is_compiling():
-        return torch.compiler.is_exporting()
+        return _is_exporting()
     return torch._C._is_tracing()
 
 

@@ -8,6 +8,7 @@ softmax. The Jacobian is diag(s) − s sᵀ / Σs with s = p^(2 − alpha).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,8 +20,10 @@ from onmt_evsoftmax.normalizers import losses, masked
 from onmt_evsoftmax.normalizers.module import NormalizerModule
 from onmt_evsoftmax.normalizers.registry import Normalizer, Parameter, number_parser
 
-#: Passes of root finding: by Newton's method, then by turns with bisection.
-NEWTON_PASSES, PASSES = 10, 50
+#: Passes of root finding: by Newton's method alone, and at most.
+NEWTON_PASSES, MOST_PASSES = 10, 120
+#: Halvings of the interval, where the number of passes must be fixed.
+BISECTIONS = 26
 
 _KERNELS = {2.0: "sparsemax", 1.5: "entmax15"}
 
@@ -123,43 +126,52 @@ def _over(x: Tensor, delta: float | Tensor, limit: Tensor) -> Tensor:
 
 
 def _find_offset(v: Tensor, delta: float | Tensor, dim: int) -> Tensor:
-    """λ of rows v whose largest entry is 0: Σ exp_δ(v − λ) = 1, kept as size 1 along ``dim``.
-
-    Newton's method on the norm (Σ exp_δ(v − λ))^δ, which is convex in λ if alpha ≤ 2, climbs from
-    0 without overshooting. Where it has not arrived after a few passes, or alpha is larger, it
-    takes turns with bisection.
-    """
-    fixed = v.detach()
+    """λ of rows v whose largest entry is 0: Σ exp_δ(v − λ) = 1, kept as size 1 along ``dim``."""
+    rows = v.detach()
     rate = delta.detach() if isinstance(delta, Tensor) else delta
-    look = masked.may_look(v)
-    steep = rate > 1.0 if isinstance(rate, float) else look and bool((rate > 1.0).any())
-    low = at = offset = torch.zeros_like(fixed.narrow(dim, 0, 1))
-    log_size = torch.log(low + fixed.size(dim))
-    high = low + _over(-torch.expm1(-rate * log_size), rate, log_size)
-    tolerance = 2 * torch.finfo(v.dtype).eps
-    for turn in range(2 * PASSES if steep else PASSES):
-        after, total = _newton(fixed, at, rate, dim)
-        left = total >= 1.0
-        low, high = torch.where(left, at, low), torch.where(left, high, at)
-        offset = torch.minimum(torch.where(left, after, offset), high)
-        arrived = (offset - low <= tolerance * (1.0 + low)) | ((total - 1.0).abs() <= tolerance)
-        if look and arrived.all():
-            break
-        at = (low + high) / 2 if turn % 2 and (steep or turn > NEWTON_PASSES) else offset
-    # In a traced model torch differentiates this: two steps of Newton's method from the root make
-    # the derivatives right up to the third.
-    for _ in range(2 if torch.is_grad_enabled() else 0):
-        offset, _ = _newton(v, offset, delta, dim)
+    low = torch.zeros_like(rows.narrow(dim, 0, 1))
+    # λ is at most (1 − K^(−δ)) / δ.
+    high = torch.log(low + rows.size(dim))
+    high = torch.minimum(high, _over(low + 1.0, rate, high))
+    if masked.may_look(v):
+        return _climb(rows, rate, low, high, dim)
+    # Where nobody can look whether it has arrived: bisection, and three steps of Newton's method.
+    # torch differentiates these in an exported model, where they make derivatives right as well.
+    offset = low
+    for turn in range(BISECTIONS):
+        half = offset + high * 0.5 ** (turn + 1)
+        total = _exponential(rows - half, rate)[0].sum(dim, keepdim=True)
+        offset = torch.where(total >= 1.0, half, offset)
+    for _ in range(3):
+        p, slope, _ = _exponential(v - offset, delta)
+        offset = offset + (p.sum(dim, keepdim=True) - 1.0) / slope.sum(dim, keepdim=True)
     return offset
 
 
-def _newton(v: Tensor, offset: Tensor, delta: float | Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """The next λ, and Σ exp_δ(v − λ) at the present one."""
-    p, slope, _ = _exponential(v - offset, delta)
-    total = p.sum(dim, keepdim=True)
-    log_total = torch.log(total)
-    step = total * _over(-torch.expm1(-delta * log_total), delta, log_total)
-    return offset + step / slope.sum(dim, keepdim=True), total
+def _climb(v: Tensor, delta: float | Tensor, low: Tensor, high: Tensor, dim: int) -> Tensor:
+    """λ between ``low`` and ``high``, found in as few passes as it takes.
+
+    Newton's method on the norm (Σ exp_δ(v − λ))^δ, which is convex in λ if alpha ≤ 2, climbs from
+    ``low`` without overshooting. If it has not arrived after a few passes, or alpha is larger, it
+    takes turns with bisection.
+    """
+    steep = bool((delta > 1.0).any()) if isinstance(delta, Tensor) else delta > 1.0
+    at = offset = low
+    tolerance = 2 * torch.finfo(v.dtype).eps
+    for turn in range(MOST_PASSES):
+        p, slope, _ = _exponential(v - at, delta)
+        total = p.sum(dim, keepdim=True)
+        log_total = torch.log(total)
+        step = total * _over(-torch.expm1(-delta * log_total), delta, log_total)
+        left = total >= 1.0
+        after = at + step / slope.sum(dim, keepdim=True)
+        low, high = torch.where(left, at, low), torch.where(left, high, at)
+        offset = torch.minimum(torch.where(left, after, offset), high)
+        arrived = (offset - low <= tolerance * (1.0 + low)) | ((total - 1.0).abs() <= tolerance)
+        if arrived.all():
+            break
+        at = (low + high) / 2 if turn % 2 and (steep or turn > NEWTON_PASSES) else offset
+    return offset
 
 
 def _slope(p: Tensor, alpha: float | Tensor) -> Tensor:
@@ -303,42 +315,30 @@ def _tsallis(p: Tensor, alpha: float | Tensor) -> Tensor:
     return -(p * _over(torch.expm1(delta * log_p), delta, log_p)).sum(-1) / alpha
 
 
-def sparsemax_loss(
-    logits: Tensor,
-    target: Tensor,
-    *,
-    ignore_index: int = -100,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> Tensor:
-    """Sparsemax loss (Martins & Astudillo, 2016): the Fenchel–Young loss of alpha = 2."""
-    return entmax_loss(
-        logits,
-        target,
-        alpha=2.0,
-        ignore_index=ignore_index,
-        reduction=reduction,
-        label_smoothing=label_smoothing,
-    )
+def _loss_of(alpha: float, title: str) -> Callable[..., Tensor]:
+    def loss(
+        logits: Tensor,
+        target: Tensor,
+        *,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> Tensor:
+        return entmax_loss(
+            logits,
+            target,
+            alpha=alpha,
+            ignore_index=ignore_index,
+            reduction=reduction,
+            label_smoothing=label_smoothing,
+        )
+
+    loss.__doc__ = f"{title}: :func:`entmax_loss` with alpha = {alpha:g}."
+    return loss
 
 
-def entmax15_loss(
-    logits: Tensor,
-    target: Tensor,
-    *,
-    ignore_index: int = -100,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> Tensor:
-    """1.5-entmax (Tsallis) loss (Peters et al., 2019): the Fenchel–Young loss of alpha = 1.5."""
-    return entmax_loss(
-        logits,
-        target,
-        alpha=1.5,
-        ignore_index=ignore_index,
-        reduction=reduction,
-        label_smoothing=label_smoothing,
-    )
+sparsemax_loss = _loss_of(2.0, "Sparsemax loss (Martins & Astudillo, 2016)")
+entmax15_loss = _loss_of(1.5, "1.5-entmax (Tsallis) loss (Peters et al., 2019)")
 
 
 # --- records --------------------------------------------------------------------------------------

@@ -53,6 +53,11 @@ RECORDS = (
         ),
         colour="#8c564b",
         formula="p = sparsemax(v (1 + Kq) / (|Σv| + Kq))",
+        limits={
+            "scale invariance": ({"q": 1e-9}, "q → 0"),
+            "translation invariance": ({"q": 1e9}, "q → ∞"),
+        },
+        lipschitz=lambda size: 1 + 1 / size,  # at q = 1
         order=60,
         row_kernel="sparsemax",
     ),

@@ -24,8 +24,8 @@ import inspect
 import math
 import pkgutil
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,6 +95,10 @@ class Normalizer:
     uses: frozenset[str] = frozenset()
     #: The distribution whose entry point brought it; None for ours.
     package: str | None = None
+    #: Properties that hold in a limit only: property → (parameters near it, the limit in words).
+    limits: Mapping[str, tuple[Mapping[str, float], str]] = field(default_factory=dict)
+    #: The Lipschitz constant stated for rows of K entries.
+    lipschitz: Callable[[int], float] = lambda size: 1.0
     order: int = 1000  #: where it stands among others, in lists and tables
     #: The row kernel and the attention kernel (of :mod:`onmt_evsoftmax.kernels`) that compute it.
     row_kernel: str | None = None
@@ -249,6 +253,11 @@ def broken_entry_points() -> dict[str, str]:
 # --- asking ---------------------------------------------------------------------------------------
 
 
+def own_records() -> list[Normalizer]:
+    """Our records and those registered in this process; entry points are not read."""
+    return [*_ours().values(), *_REGISTERED.values()]
+
+
 def records() -> list[Normalizer]:
     """Every record: ours in order, then what was registered, then those of other packages."""
     found = {**_ours(), **_REGISTERED}
@@ -320,19 +329,19 @@ def _check_options(owner: str, function: Callable[..., Any], options: dict[str, 
 
 def title_of(name: str) -> str:
     """What a reader sees for a normalizer's name; any other text stays as it is."""
-    return _look(name).get("title") or name
+    return look(name).get("title") or name
 
 
 def colour_of(name: str) -> str:
     """The colour of a normalizer in every figure; any other name has one of the palette's."""
-    return _look(name).get("colour") or _palette_colour(name)
+    return look(name).get("colour") or _palette_colour(name)
 
 
 def _palette_colour(name: str) -> str:
     return PALETTE[zlib.crc32(name.encode()) % len(PALETTE)]
 
 
-def _look(name: str) -> dict[str, Any]:
+def look(name: str) -> dict[str, Any]:
     """The plain fields of a record, or nothing for a name that is none."""
     if name in _REGISTERED:
         return vars(_REGISTERED[name])

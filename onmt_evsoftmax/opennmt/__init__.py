@@ -38,34 +38,45 @@ def install() -> None:
 
     import torch
 
-    from onmt_evsoftmax.opennmt import building, commands, compat, generator, keys, options, rnn
+    from onmt_evsoftmax.opennmt import (
+        building,
+        commands,
+        generator,
+        keys,
+        options,
+        resuming,
+        rnn,
+        workarounds,
+    )
     from onmt_evsoftmax.opennmt.checkpoint import ALLOWED
 
     torch.serialization.add_safe_globals(list(ALLOWED))
     for name, patch in (
         ("onmt.opts", options.patch_opts),
+        ("onmt.utils.misc", workarounds.patch_misc),
         ("onmt.utils.parse", keys.patch_parse),
+        ("onmt.utils.parse", commands.patch_validation),
         ("onmt.modules.global_attention", rnn.patch_global_attention),
-        ("onmt.modules.alibi_position_bias", compat.patch_alibi),
+        ("onmt.modules.alibi_position_bias", workarounds.patch_alibi),
         ("onmt.decoders.decoder", rnn.patch_decoder),
-        ("onmt.models.model", building.patch_model),
+        ("onmt.models.model", resuming.patch_model),
         ("onmt.models.model_saver", commands.patch_model_saver),
         ("onmt.model_builder", building.patch_model_builder),
-        ("onmt.utils.optimizers", building.patch_optimizers),
+        ("onmt.utils.optimizers", resuming.patch_optimizers),
         ("onmt.utils.loss", generator.patch_loss),
         ("onmt.decoders.ensemble", generator.patch_ensemble),
-        ("onmt.translate.beam_search", compat.patch_beam_search),
-        ("onmt.translate.greedy_search", compat.patch_greedy_search),
+        ("onmt.translate.beam_search", workarounds.patch_beam_search),
+        ("onmt.translate.greedy_search", workarounds.patch_greedy_search),
         ("onmt.translate.translator", generator.patch_translator),
-        ("onmt.translate.translator", compat.patch_translator),
+        ("onmt.translate.translator", workarounds.patch_translator),
         ("onmt.translate.translation_server", commands.patch_server),
-        ("onmt.inference_engine", compat.patch_inference_engine),
-        ("onmt.train_single", building.patch_train_single),
-        ("onmt.train_single", compat.patch_train_single),
+        ("onmt.inference_engine", workarounds.patch_inference_engine),
+        ("onmt.train_single", resuming.patch_train_single),
+        ("onmt.train_single", workarounds.patch_train_single),
         ("onmt.bin.train", commands.patch_command),
         ("onmt.bin.translate", commands.patch_command),
         ("onmt.bin.build_vocab", commands.patch_command),
-        ("onmt.bin.server", commands.patch_command),
+        ("onmt.bin.server", commands.patch_server_command),
         ("onmt.bin.average_models", commands.patch_average),
         ("onmt.bin.release_model", commands.patch_release),
     ):

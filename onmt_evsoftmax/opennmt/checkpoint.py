@@ -23,7 +23,17 @@ from typing import Any
 
 import torch
 
-from onmt_evsoftmax.opennmt.settings import ADDED, WRITTEN, Settings
+import onmt_evsoftmax_hook
+from onmt_evsoftmax.normalizers.registry import broken_entry_points, get_record
+from onmt_evsoftmax.opennmt.settings import (
+    EXTENDED,
+    PACKAGES,
+    WRITTEN,
+    Settings,
+    differences,
+    options_of,
+    packages_of,
+)
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.report.files import replacing
 
@@ -32,13 +42,15 @@ class SparseOptions(Namespace):
     """The options of a model that needs this package; its name in the pickle is the lock."""
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        from onmt_evsoftmax.opennmt import installed
+        from onmt_evsoftmax.opennmt import install, installed
 
         if not installed():
-            raise ImportError(
-                "this checkpoint was trained with onmt_evsoftmax, which is switched off here: "
-                "unset ONMT_EVSOFTMAX, or call onmt_evsoftmax.opennmt.install() first"
-            )
+            if not onmt_evsoftmax_hook.wanted():
+                raise ImportError(
+                    "this checkpoint was trained with onmt_evsoftmax, which is switched off here: "
+                    "unset ONMT_EVSOFTMAX, or call onmt_evsoftmax.opennmt.install() first"
+                )
+            install()  # OpenNMT-py is not imported yet; when it is, it will know what this needs
         self.__dict__.update(state)
 
 
@@ -48,10 +60,15 @@ ALLOWED = (argparse.Namespace, SparseOptions)
 
 def stamped(options: Namespace) -> Namespace:
     """``options`` as they are to be stored: locked if sparse, else exactly OpenNMT-py's own."""
-    kept = {name: value for name, value in vars(options).items() if name != WRITTEN}
-    if Settings.of(options).sparse:
-        return SparseOptions(**kept)
-    return Namespace(**{name: value for name, value in kept.items() if name not in ADDED})
+    ours = {WRITTEN, PACKAGES}
+    settings = Settings.of(options)
+    if not settings.sparse:
+        ours |= {*options_of(options)} - {*EXTENDED}
+    kept = {name: value for name, value in vars(options).items() if name not in ours}
+    if not settings.sparse:
+        return Namespace(**kept)
+    packages = packages_of(settings.names)
+    return SparseOptions(**kept, **({PACKAGES: packages} if packages else {}))
 
 
 def load(path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
@@ -60,30 +77,56 @@ def load(path: str | os.PathLike[str], map_location: Any = None) -> dict[str, An
 
     install()  # whoever reads a sparse checkpoint through this package has the plugin
     try:
-        Path(path).open("rb").close()
+        with Path(path).open("rb") as file:
+            start = file.read(2)
     except OSError as error:
         raise UserError(f"cannot read the checkpoint {path}: {error.strerror}") from error
     try:
         with torch.serialization.safe_globals(list(ALLOWED)):
             checkpoint = torch.load(path, map_location=map_location, weights_only=True)
     except pickle.UnpicklingError as error:
+        if start not in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
+            raise _not_a_checkpoint(path) from error
         raise UserError(_refusal(path, str(error))) from error
-    except (RuntimeError, EOFError, OSError, ValueError) as error:
+    except (RuntimeError, EOFError, OSError) as error:
         why = (str(error).splitlines() or ["it ends too early"])[0]
         raise UserError(
             f"{path} is not a whole checkpoint ({why}); use another one or copy it again"
         ) from error
+    except Exception as error:  # whatever the unpickler makes of a text or an image
+        raise _not_a_checkpoint(path) from error
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("opt"), Namespace):
         raise UserError(f"{path} is not an OpenNMT-py checkpoint: it has no options in it")
+    _check_packages(path, checkpoint["opt"])
     return checkpoint
+
+
+def _not_a_checkpoint(path: str | os.PathLike[str]) -> UserError:
+    return UserError(f"{path} is not a checkpoint but some other kind of file; give a .pt file")
+
+
+def _check_packages(path: str | os.PathLike[str], options: Namespace) -> None:
+    """A normalizer of another package must be installed here; the checkpoint says whose it is."""
+    packages = getattr(options, PACKAGES, {})
+    for name in Settings.of(options).names:
+        try:
+            get_record(name)
+        except ValueError as error:
+            package = packages.get(name)
+            if package is None or name in broken_entry_points():
+                raise UserError(f"{path}: {error}") from error
+            raise UserError(
+                f"{path} needs the normalizer {name!r} of the package {package}, which is not "
+                f"installed here: pip install {package}"
+            ) from error
 
 
 def _refusal(path: str | os.PathLike[str], message: str) -> str:
     found = re.search(r"(?:GLOBAL|class|call) ([\w.]+\.[\w.]+)", message)
-    wants = f"it wants to use {found[1]}" if found else "it is not a pickle of tensors and options"
+    wants = f"it wants to use {found[1]}" if found else "it holds more than tensors and options"
     return (
         f"the checkpoint {path} was refused and nothing in it was run: {wants}, which no "
-        "OpenNMT-py 3 checkpoint needs; do not open it unless you trust whoever made it"
+        "OpenNMT-py 3 checkpoint does; do not open it unless you trust whoever made it"
     )
 
 
@@ -141,12 +184,13 @@ class AveragingTorch(CheckpointTorch):
     def load(self, path: str, map_location: Any = None, **_: Any) -> dict[str, Any]:
         """Load the next checkpoint to average."""
         checkpoint = load(path, map_location)
-        settings = Settings.of(checkpoint["opt"])
+        # Trainings that differ in how attention was computed still have a mean.
+        settings = Settings.of(checkpoint["opt"]).in_evaluation()
         if self.first is None:
             self.first = (path, settings)
-        elif settings != self.first[1]:
+        elif changes := differences(self.first[1], settings):
             raise UserError(
-                f"{self.first[0]} and {path} were trained with different normalizers; "
+                f"{self.first[0]} and {path} have different normalizers ({', '.join(changes)}); "
                 "average checkpoints of one training"
             )
         return checkpoint

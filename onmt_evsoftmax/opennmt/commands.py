@@ -6,13 +6,19 @@ import functools
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
+
+from onmt_evsoftmax.opennmt import versions
 from onmt_evsoftmax.opennmt.checkpoint import AveragingTorch, CheckpointTorch, sweep
 from onmt_evsoftmax.opennmt.patching import replace
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.report.files import replacing
+
+# Errors about a file that the user named. (OpenNMT-py's own OSErrors are sentences, without errno.)
+_MISTAKES = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 
 
 def patch_command(module: Any) -> None:
@@ -23,11 +29,47 @@ def patch_command(module: Any) -> None:
     def run() -> Any:
         try:
             return main()
-        except UserError as error:
-            print(f"{os.path.basename(sys.argv[0])}: error: {error}", file=sys.stderr)
+        except (UserError, OSError) as error:
+            text = str(error)
+            if isinstance(error, OSError) and error.errno is not None:
+                if not isinstance(error, _MISTAKES) or error.filename is None:
+                    raise
+                text = f"cannot use {error.filename}: {error.strerror}"
+            print(f"{os.path.basename(sys.argv[0])}: error: {text}", file=sys.stderr)
             sys.exit(2)
 
     module.main = run
+
+
+def patch_validation(module: Any) -> None:
+    """``onmt.utils.parse``: what OpenNMT-py's own checks find is told in one line, too."""
+
+    def told(check: Callable[..., Any]) -> Any:
+        @functools.wraps(check)
+        def validate(cls: Any, opt: Namespace, *args: Any, **kwargs: Any) -> Any:
+            check_device(range(len(getattr(opt, "gpu_ranks", ()))), "gpu_ranks")
+            try:
+                return check(cls, opt, *args, **kwargs)
+            except (AssertionError, OSError, ValueError) as error:
+                raise UserError(" ".join(str(error).split())) from error
+
+        made: Any = validate
+        return classmethod(made)
+
+    parser = module.ArgumentParser
+    for name in ("validate_prepare_opts", "validate_train_opts", "validate_model_opts"):
+        setattr(parser, name, told(getattr(parser, name).__func__))
+
+
+def check_device(gpus: Iterable[int], option: str) -> None:
+    """Refuse GPUs that torch does not find."""
+    found = torch.cuda.device_count()
+    if any(gpu >= found for gpu in gpus):
+        there = f"only {found}" if found else "none"
+        raise UserError(
+            f"{option} asks for a GPU, and torch finds {there} here; "
+            f"leave {option} out to use the CPU"
+        )
 
 
 def patch_release(module: Any) -> None:
@@ -63,7 +105,7 @@ def patch_model_saver(module: Any) -> None:
 
     module.torch = CheckpointTorch()
     replace(module, "build_model_saver", swept)
-    if hasattr(module.ModelSaver, "_st_save"):
+    if versions.saves_safetensors(module.ModelSaver):
         _save_safetensors_whole(module.ModelSaver)
 
 
@@ -95,7 +137,7 @@ def _save_safetensors_whole(saver: Any) -> None:
 def patch_server(module: Any) -> None:
     """``onmt.translate.translation_server``: a client that asks for a bad model gets an answer."""
     model = module.ServerModel
-    load = model.load
+    load, unload = model.load, model.unload
 
     @functools.wraps(load)
     def load_or_tell(self: Any, preload: bool = False) -> None:
@@ -104,6 +146,33 @@ def patch_server(module: Any) -> None:
         except UserError as error:
             if preload:  # the server is starting: stop it with that sentence
                 raise
+            self.loading_lock.set()  # or the next client waits for a load that has ended
             raise module.ServerModelError(str(error)) from error
 
-    model.load = load_or_tell
+    @functools.wraps(unload)
+    def unload_if_loaded(self: Any) -> None:
+        if self.loaded:  # the server unloads after every error, also one of loading
+            unload(self)
+
+    model.load, model.unload = load_or_tell, unload_if_loaded
+
+
+def patch_server_command(module: Any) -> None:
+    """``onmt.bin.server``: a client gets JSON whatever was wrong with its question."""
+    patch_command(module)
+    flask = module.Flask
+
+    def answer(error: Exception) -> Any:
+        # An unknown model is told as such, and then looked up once more to be unloaded.
+        context = error.__context__
+        cause = context if isinstance(context, module.ServerModelError) else error
+        text = getattr(cause, "description", None) or str(cause) or type(cause).__name__
+        code = getattr(error, "code", None) or 400
+        return module.jsonify({"error": text, "status": module.STATUS_ERROR}), code
+
+    def answering(*args: Any, **kwargs: Any) -> Any:
+        app = flask(*args, **kwargs)
+        app.register_error_handler(Exception, answer)
+        return app
+
+    module.Flask = answering

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from onmt_evsoftmax.opennmt import checkpoint as files
+from onmt_evsoftmax.opennmt import versions
 from onmt_evsoftmax.opennmt.settings import Settings
 from onmt_evsoftmax.report.console import UserError
 
@@ -26,7 +27,7 @@ def load_for_ctranslate2(module: Any, converter: Any, original: Callable[[Any], 
 
     def check_opt(opt: argparse.Namespace, *args: Any, **kwargs: Any) -> Any:
         # The converter refuses 3.5.1's default, a faster way to compute the very same thing.
-        if getattr(opt, "self_attn_type", None) == "scaled-dot-flash":
+        if getattr(opt, "self_attn_type", None) == versions.FLASH:
             opt.self_attn_type = "scaled-dot"
         return check(opt, *args, **kwargs)
 

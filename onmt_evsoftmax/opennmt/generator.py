@@ -21,10 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from onmt_evsoftmax.normalizers import functional
 from onmt_evsoftmax.normalizers.registry import get_loss, get_normalizer
 from onmt_evsoftmax.opennmt.patching import replace
-from onmt_evsoftmax.opennmt.settings import Settings
+from onmt_evsoftmax.opennmt.settings import STOCK, Settings, record_of
 from onmt_evsoftmax.report.console import UserError
 
 # log-probability that a search sees for probability 0 (see above).
@@ -35,8 +34,8 @@ class Output:
     """A forward hook on a generator: while ``active``, scores become log-probabilities."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.normalizer = get_normalizer(name).eval()
+        self.record = record_of(name)
+        self.normalizer = get_normalizer(self.record).eval()
         self.active = False
         self.order: Tensor | None = None
 
@@ -50,17 +49,17 @@ class Output:
 
     def log_probabilities(self, scores: Tensor) -> Tensor:
         """log p, −inf where p is 0; in log space where the normalizer has one."""
-        if self.name == "softmax":
-            return torch.log_softmax(scores, -1)
-        if self.name == "evsoftmax":
-            return functional.log_evsoftmax(scores, eps=0.0)
-        return self.normalizer(scores).log()
+        if self.record.log_function is not None:
+            exact = {p.name: p.default for p in self.record.parameters}
+            return self.record.log_function(scores, **exact)
+        p: Tensor = self.normalizer(scores)
+        return p.log()
 
 
 def put_output(model: Any, options: Namespace) -> None:
     """Give ``model`` its output normalizer if it is not softmax."""
     name = Settings.of(options).generator
-    if name != "softmax":
+    if name != STOCK:
         attach_output(model, name)
 
 
@@ -129,7 +128,7 @@ def patch_ensemble(module: Any) -> None:
                     )
                 for member in model.models:
                     if not hasattr(member, "output_normalizer"):
-                        attach_output(member, "softmax")
+                        attach_output(member, STOCK)
             return vocabs, model, options
 
         return load_test_model
@@ -168,7 +167,7 @@ def patch_loss(module: Any) -> None:
     def from_opts(cls: Any, opt: Namespace, model: Any, vocab: Any, train: bool = True) -> Any:
         built = original(cls, opt, model, vocab, train=train)
         name = Settings.of(opt).generator
-        if name != "softmax":
+        if name != STOCK:
             built.criterion = Loss(name, built.padding_idx, opt.label_smoothing)
         return built
 

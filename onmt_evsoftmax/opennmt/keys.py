@@ -1,49 +1,147 @@
-"""A key in a YAML file, or an option, that no OpenNMT-py command knows is an error.
+"""Nothing that a user wrote is dropped in silence.
 
-OpenNMT-py's training drops what it does not know without a word: a misspelt normalizer would leave
-the model with softmax.
+OpenNMT-py's training drops what it does not know, in the YAML file and on the command line: a
+misspelt normalizer would leave the model with softmax. Here each of these is an error that says
+where it stands and what was probably meant:
+
+* a key or an option that no OpenNMT-py command knows, or a word that belongs to no option;
+* a key twice in one YAML file, of which the last would win, or one of ours without a value;
+* an unknown key, an unknown transform or a fractional weight in a corpus of ``data``.
 """
 
 from __future__ import annotations
 
 import difflib
 import functools
+import io
 from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from onmt_evsoftmax.report.console import UserError
+import yaml
+
+from onmt_evsoftmax.opennmt import versions
+from onmt_evsoftmax.opennmt.options import add_parameters_of_others
+from onmt_evsoftmax.opennmt.settings import EXTENDED, NORMALIZER_OPTIONS, option_of
+from onmt_evsoftmax.report.console import UserError, unknown_name
 
 
 def patch_parse(module: Any) -> None:
-    """``onmt.utils.parse``: an option that no command knows is an error, not silence."""
+    """``onmt.utils.parse``: what is written is used, or it is an error."""
     parser_class = module.ArgumentParser
-    original = parser_class.parse_known_args
+    build, parse = parser_class.__init__, parser_class.parse_known_args
 
-    @functools.wraps(original)
+    @functools.wraps(build)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        build(self, *args, **kwargs)
+        reader = self._config_file_parser
+        read = reader.parse
+        reader.parse = lambda stream: read(_checked_yaml(stream))
+
+    @functools.wraps(parse)
     def parse_known_args(self: Any, *args: Any, **kwargs: Any) -> tuple[Namespace, list[str]]:
-        options, left = original(self, *args, **kwargs)
+        options, left = parse(self, *args, **kwargs)
+        if add_parameters_of_others(self, _keys(left)):
+            options, left = parse(self, *args, **kwargs)
         _refuse_unknown(self, parser_class, left)
         return options, left
 
+    def with_checked_data(original: Callable[..., None]) -> Callable[..., None]:
+        def _validate_data(cls: Any, opt: Namespace) -> None:
+            _check_data(opt, module)
+            original(cls, opt)
+
+        return _validate_data
+
+    parser_class.__init__ = __init__
     parser_class.parse_known_args = parse_known_args
+    checker = module.DataOptsCheckerMixin
+    validate = checker._validate_data.__func__
+    checker._validate_data = classmethod(functools.wraps(validate)(with_checked_data(validate)))
+
+
+# --- YAML files -----------------------------------------------------------------------------------
+
+
+def _checked_yaml(stream: Any) -> io.StringIO:
+    """The text of a configuration, checked for what YAML's reader would not tell of."""
+    text = stream.read()
+    name = getattr(stream, "name", "the configuration")
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError:
+        root = None  # configargparse says what is wrong with it
+    if isinstance(root, yaml.MappingNode):
+        _refuse_repeated(root, name)
+        for key, value in root.value:
+            if value.tag == "tag:yaml.org,2002:null" and _is_ours(key.value):
+                raise UserError(
+                    f"{name}, line {key.start_mark.line + 1}: {key.value} has no value; "
+                    "write one or remove the line"
+                )
+    return io.StringIO(text)
+
+
+def _is_ours(key: str) -> bool:
+    return key in (*NORMALIZER_OPTIONS, *EXTENDED) or key.startswith(option_of(""))
+
+
+def _refuse_repeated(node: yaml.Node, name: str) -> None:
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _refuse_repeated(item, name)
+    if not isinstance(node, yaml.MappingNode):
+        return
+    lines: dict[str, int] = {}
+    for key, value in node.value:
+        line = key.start_mark.line + 1
+        if key.value in lines:
+            raise UserError(
+                f"{name}, line {line}: the key {key.value!r} stands in line {lines[key.value]} "
+                "already; remove one of them"
+            )
+        if isinstance(key.value, str):
+            lines[key.value] = line
+        _refuse_repeated(value, name)
+
+
+# --- options and their values ---------------------------------------------------------------------
+
+
+def _keys(left: Iterable[str]) -> list[str]:
+    """The names of the options among what the parser left."""
+    return [token.lstrip("-").split("=")[0] for token in left if _is_option(token)]
 
 
 def _refuse_unknown(parser: Any, parser_class: Any, left: list[str]) -> None:
-    keys = [token.lstrip("-").split("=")[0] for token in left if _is_option(token)]
-    if not keys:
+    if not left:
         return
     known = known_keys(parser_class) | {
         text.lstrip("-") for action in parser._actions for text in action.option_strings
     }
-    sources = {
-        key: source.split("|")[-1]
-        for source, settings in parser._source_to_settings.items()
-        if source.startswith("config_file")
-        for key in settings
-    }
-    for key in keys:
+    sources: dict[str, str] = {}
+    from_files: Counter[str] = Counter()
+    for source, settings in parser._source_to_settings.items():
+        if source.startswith("config_file"):
+            for key, (action, value) in settings.items():
+                sources[key] = source.split("|")[-1]
+                if action is None:
+                    from_files.update(parser.convert_item_to_command_line_arg(None, key, value))
+    for key in _keys(left):
         if key not in known:
             raise UserError(_unknown_key(key, sources.get(key), known))
+    # What another command's option has for a value is that option's; any other word is nobody's.
+    before = ""
+    for token in left:
+        if from_files[token]:
+            from_files[token] -= 1
+        elif not _is_option(token) and not _is_option(before):
+            raise UserError(
+                f"{token!r} belongs to no option; write the option before it, "
+                "as -attention_normalizer NAME"
+            )
+        before = token
 
 
 def _is_option(token: str) -> bool:
@@ -56,11 +154,14 @@ def _is_option(token: str) -> bool:
     return False
 
 
-def _unknown_key(key: str, source: str | None, known: set[str]) -> str:
-    near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.5)
+def _unknown_key(key: str, source: str | None, known: Iterable[str]) -> str:
     where = f"{source}: the key {key!r}" if source else f"the option -{key}"
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"{where} is unknown to every OpenNMT-py command{hint}"
+    return f"{where} is unknown to every OpenNMT-py command{_hint(key, known)}"
+
+
+def _hint(key: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 @functools.cache
@@ -68,15 +169,44 @@ def known_keys(parser_class: Any) -> set[str]:
     """Every key that some command takes, so that commands can share one YAML file."""
     import onmt.opts as opts
 
-    build_vocab = getattr(opts, "data_prepare_opts", None) or opts.dynamic_prepare_opts
-    translate_takes = opts.translate_opts.__wrapped__.__code__.co_varnames
     parsers = [parser_class() for _ in range(3)]
     opts.train_opts(parsers[0])
-    build_vocab(parsers[1], build_vocab_only=True)
-    opts.translate_opts(parsers[2], **({"dynamic": True} if "dynamic" in translate_takes else {}))
+    versions.vocabulary_options(opts)(parsers[1], build_vocab_only=True)
+    opts.translate_opts(parsers[2], **versions.all_translation_options(opts))
     return {
         text.lstrip("-")
         for parser in parsers
         for action in parser._actions
         for text in action.option_strings
     }
+
+
+# --- corpora --------------------------------------------------------------------------------------
+
+
+def _check_data(opt: Namespace, module: Any) -> None:
+    corpora = yaml.safe_load(opt.data) if isinstance(opt.data, str) else opt.data
+    if not isinstance(corpora, Mapping):
+        raise UserError("data must be a list of corpora: name, then path_src, path_tgt and others")
+    _check_transforms("transforms", opt.transforms, module.AVAILABLE_TRANSFORMS)
+    known = versions.corpus_keys(module)
+    for name, corpus in corpora.items():
+        if not isinstance(corpus, Mapping):
+            raise UserError(f"data: the corpus {name!r} needs keys such as path_src and path_tgt")
+        for key in corpus:
+            if key not in known:
+                raise UserError(f"data: {name}: the key {key!r} is unknown{_hint(str(key), known)}")
+        weight = corpus.get("weight")
+        if weight is not None and not isinstance(weight, int):
+            raise UserError(f"data: {name}: weight must be a whole number, not {weight!r}")
+        if corpus.get("transforms") is not None:
+            where = f"data: {name}: transforms"
+            _check_transforms(where, corpus["transforms"], module.AVAILABLE_TRANSFORMS)
+
+
+def _check_transforms(where: str, names: Any, known: Mapping[str, Any]) -> None:
+    if not isinstance(names, (list, tuple)):
+        raise UserError(f"{where}: must be a list, as [{names}]")
+    for name in names:
+        if name not in known:
+            raise UserError(f"{where}: {unknown_name('transform', str(name), sorted(known))}")

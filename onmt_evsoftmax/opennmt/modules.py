@@ -1,16 +1,35 @@
-"""The module that stands where OpenNMT-py has its softmax."""
+"""What goes into OpenNMT-py's attention: a normalizer in softmax's place, and a fused forward pass.
+
+:class:`AttentionNormalizer` replaces the softmax module and turns a matrix of scores into
+probabilities. :class:`FusedAttention` computes the same attention without the matrix, where nobody
+reads it. It hands the call to OpenNMT-py's own code, which makes the matrix, whenever it must:
+while decoding with a cache (one query: nothing to fuse), when a recorder watches the normalizer,
+when the matrix is read, and for masks it does not know.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from onmt_evsoftmax.attention import fusion_blocker, sparse_attention
 from onmt_evsoftmax.normalizers.module import NormalizerModule
+from onmt_evsoftmax.opennmt import versions
 
-# OpenNMT-py fills excluded scores with −1e18 or −inf; no real score comes near this.
+#: OpenNMT-py fills excluded scores with −1e18 or −inf; no real score comes near this.
 EXCLUDED = -1e17
+
+#: Who reads the matrix that an attention returns.
+NOBODY, EVALUATION, ALWAYS = "nobody", "evaluation", "always"
+
+
+def included(scores: Tensor) -> Tensor:
+    """Mask (True = takes part) from scores with filled keys; a NaN score takes part and shows."""
+    return ~(scores <= EXCLUDED)
 
 
 class AttentionNormalizer(nn.Module):
@@ -22,18 +41,124 @@ class AttentionNormalizer(nn.Module):
 
     def forward(self, scores: Tensor) -> Tensor:
         """``scores`` (…, queries, keys), excluded keys at −1e18 or −inf; same shape out."""
-        ours = (
-            isinstance(self.normalizer, NormalizerModule)
-            and self.normalizer.record.package is None
-            and scores.dtype == torch.float32
+        ours = isinstance(self.normalizer, NormalizerModule) and (
+            self.normalizer.record.package is None and scores.dtype == torch.float32
         )
         if ours and not (torch.is_grad_enabled() and scores.requires_grad):
-            # For our own, -inf takes no part either: one operation instead of two, which can be
-            # told in decoding, where a step is short.
-            return self.normalizer(torch.threshold(scores, EXCLUDED, -math.inf))
-        return self.normalizer(scores, included(scores))
+            # Our own normalizers exclude -inf without a mask: one operation instead of two, which
+            # can be measured in decoding, where a step is short.
+            p: Tensor = self.normalizer(torch.threshold(scores, EXCLUDED, -math.inf))
+        else:
+            p = self.normalizer(scores, included(scores))
+        return p
 
 
-def included(scores: Tensor) -> Tensor:
-    """Mask (True = takes part) from scores with filled keys; a NaN score takes part and shows."""
-    return ~(scores <= EXCLUDED)
+def fuse(attention: Any, reader: str, *, on_any_device: bool) -> None:
+    """Make ``attention``, whose normalizer is in its place, compute without the matrix.
+
+    By default only on the CPU; calling it again changes the options.
+    """
+    if not isinstance(attention, FusedAttention):
+        base: Any = type(attention)
+        attention.__class__ = _fused_type(base)
+    attention.reader, attention.on_any_device = reader, on_any_device
+
+
+@functools.cache
+def _fused_type(base: Any) -> type[Any]:
+    return type(f"Fused{base.__name__}", (FusedAttention, base), {})
+
+
+def _unpickled(base: Any) -> Any:
+    return object.__new__(_fused_type(base))
+
+
+class FusedAttention:
+    """Comes before ``MultiHeadedAttention`` in the class of a fused module.
+
+    It computes what OpenNMT-py's own does: project, split the heads, attend, join them, project.
+    """
+
+    reader: str
+    on_any_device: bool
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle (and copy) by the base class: the fused class is made on demand, in no module."""
+        return _unpickled, (type(self).__bases__[1],), self.__dict__
+
+    def forward(
+        self: Any,
+        key: Tensor,
+        value: Tensor,
+        query: Tensor,
+        mask: Tensor | None = None,
+        *rest: Any,
+        **options: Any,
+    ) -> tuple[Tensor, Tensor]:
+        """Key, value and query (batch, length, size); mask True = **excluded**, as OpenNMT-py's.
+
+        Returns the context (batch, queries, size) and, in place of the matrix nobody reads, an
+        empty one: (batch, heads, queries, 0).
+        """
+        known = read_mask(mask) if self._may_fuse(query, options) else None
+        if known is None:
+            theirs: tuple[Tensor, Tensor] = super().forward(  # type: ignore[misc]
+                key, value, query, mask, *rest, **options
+            )
+            return theirs
+        mask, is_causal = known
+        queries, keys, values = (
+            self._heads(versions.run_layer(self, layer, tensor))
+            for layer, tensor in (
+                (self.linear_query, query),
+                (self.linear_keys, key),
+                (self.linear_values, value),
+            )
+        )
+        dropout = self.dropout.p if self.training else 0.0
+        normalizer = self.softmax.normalizer
+        context = sparse_attention(
+            queries, keys, values, mask, dropout, is_causal, normalizer=normalizer
+        )
+        joined = context.transpose(1, 2).flatten(2)
+        output = versions.run_layer(self, self.final_linear, joined)
+        return output, context.new_empty(*context.shape[:3], 0)
+
+    def _heads(self: Any, tensor: Tensor) -> Tensor:
+        """(batch, length, size) → (batch, heads, length, size per head)."""
+        return tensor.view(*tensor.shape[:2], -1, self.dim_per_head).transpose(1, 2)
+
+    def _may_fuse(self: Any, query: Tensor, options: dict[str, Any]) -> bool:
+        softmax = self.softmax
+        return (
+            not self.layer_cache[0]
+            and (self.reader == NOBODY or (self.reader == EVALUATION and self.training))
+            and (query.is_cpu or self.on_any_device)
+            # 3.5.1 asks self-attention for the matrix, too, and drops it.
+            and (self.reader == NOBODY or not options.get("return_attn"))
+            and not options.get("sliding_window")
+            # Not if somebody has put another module there, or watches this one.
+            and type(softmax) is AttentionNormalizer
+            and not (softmax._forward_hooks or softmax._forward_pre_hooks)
+            # Parameters may act in training only.
+            and fusion_blocker(softmax.normalizer, kernels_needed=False) is None
+        )
+
+
+def read_mask(mask: Tensor | None) -> tuple[Tensor | None, bool] | None:
+    """OpenNMT-py's mask (batch, 1, queries or 1, keys), True = excluded, as (included, is_causal).
+
+    ``included`` is (batch, 1, 1, keys), True = takes part. None for a mask that is neither padding
+    nor padding and the future; looking at one mask per batch costs little beside the scores of all
+    heads.
+    """
+    if mask is None:
+        return None, False
+    queries, keys = mask.shape[-2:]
+    padding = mask[..., -1:, :]  # the last query sees all but padding
+    if queries == 1 or mask.stride(-2) == 0 or torch.equal(mask, padding.expand(mask.shape)):
+        return ~padding, False
+    if queries != keys:
+        return None
+    future = torch.ones(keys, keys, dtype=torch.bool, device=mask.device).triu(1)
+    return (~padding, True) if torch.equal(mask, padding | future) else None

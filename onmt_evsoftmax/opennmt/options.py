@@ -1,23 +1,37 @@
-"""Our options on OpenNMT-py's parsers."""
+"""Our options on OpenNMT-py's parsers; names, parameters and their checks come from the records."""
 
 from __future__ import annotations
 
 import argparse
-import functools
 from argparse import Namespace
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from onmt_evsoftmax.normalizers.registry import normalizer_names
+from onmt_evsoftmax.normalizers.registry import (
+    Parameter,
+    get_loss,
+    get_record,
+    normalizer_names,
+    own_records,
+    records,
+)
 from onmt_evsoftmax.opennmt.patching import replace
-from onmt_evsoftmax.opennmt.settings import BACKENDS, EXTENDED, KIND_OPTIONS, WRITTEN
+from onmt_evsoftmax.opennmt.settings import (
+    BACKENDS,
+    EXTENDED,
+    NORMALIZER_OPTIONS,
+    STOCK,
+    WRITTEN,
+    option_of,
+    own_parameters,
+)
 from onmt_evsoftmax.report.console import UserError, unknown_name
 
 # Option → (what it is, the default in training). In translation the default is the checkpoint's.
 _HELP = {
     "attention_normalizer": (
         "What turns attention scores into probabilities, in every attention.",
-        "softmax",
+        STOCK,
     ),
     "encoder_attention_normalizer": (
         "The same for the encoder's self-attention only.",
@@ -31,30 +45,26 @@ _HELP = {
         "The same for the decoder's attention to the source only.",
         "attention_normalizer",
     ),
-    "attention_alpha": (
-        "entmax's alpha: a number above 1, or `learn` for one per head, trained.",
-        "1.5",
-    ),
-    "attention_eps": (
-        "evsoftmax's eps in training, as in the paper; decoding is always exact.",
-        "0, exact in training, too",
-    ),
     "attention_backend": (
-        "How ev-softmax attention is computed: `fused` needs no matrix of attention, `explicit` "
+        "How sparse attention is computed: `fused` does without the attention matrix, `explicit` "
         "makes it; `auto` is fused where nothing reads the matrix.",
         "auto",
     ),
-    "global_attention_function": ("What normalizes the attention of RNN decoders.", "softmax"),
+    "global_attention_function": ("What normalizes the attention of RNN decoders.", STOCK),
     "generator_function": (
         "What turns the output layer's scores into probabilities, with the loss that trains it.",
-        "softmax",
+        STOCK,
     ),
 }
-_METAVAR = {"attention_alpha": "ALPHA", "attention_eps": "EPS", "attention_backend": "HOW"}
 
 
 class _Written(argparse._StoreAction):
-    """Stores the value and remembers that the user wrote it: a checkpoint may say otherwise."""
+    """Stores the value and remembers that the user wrote it: a checkpoint may say otherwise.
+
+    Its help text is made when somebody asks for it, since that reads other packages' entry points.
+    """
+
+    translating: bool = False
 
     def __call__(
         self,
@@ -66,36 +76,78 @@ class _Written(argparse._StoreAction):
         super().__call__(parser, namespace, values, option_string)
         setattr(namespace, WRITTEN, [*getattr(namespace, WRITTEN, []), self.dest])
 
+    @property
+    def help(self) -> str:
+        if self.dest in _HELP:
+            text, default = _HELP[self.dest]
+            if self.dest in ("attention_normalizer", *EXTENDED):
+                text += f" One of: {', '.join(_names(self.dest, self.translating))}."
+        else:
+            owners = {r.name: p for r in records() for p in r.parameters if _sets(self.dest, p)}
+            parameter, *_ = owners.values()
+            text = f"{parameter.name} of {' and '.join(owners)}: {parameter.help}."
+            default = str(parameter.default)
+        default = "what the checkpoint has" if self.translating else default
+        # The last part shows nothing: it keeps the formatter from adding the stored default, None.
+        return text.replace("%", "%%") + f" (default: {default})%(default).0s"
 
-def _one_of(option: str, names: Callable[[], Iterable[str]]) -> Callable[[str], str]:
+    @help.setter
+    def help(self, _: object) -> None:
+        pass
+
+
+def _names(option: str, translating: bool) -> list[str]:
+    """The normalizers that an option may name; a translation may also try what is not trained."""
+    if option == "generator_function":
+        return normalizer_names("generator")
+    uses = {"attention", "test-time"} if translating else {"attention"}
+    return [record.name for record in records() if uses & record.uses]
+
+
+def _normalizer_type(option: str, translating: bool) -> Callable[[str], str]:
     def check(text: str) -> str:
-        if text not in names():
-            raise UserError(f"{option}: {unknown_name('normalizer', text, names())}")
+        try:
+            record = get_record(text)
+            if option == "generator_function":
+                get_loss(record)  # or it says that there is none
+        except ValueError as error:
+            raise UserError(f"{option}: {error}") from error
+        if "attention" not in record.uses and text not in _names(option, translating):
+            raise UserError(
+                f"{option}: {text} is for {' and '.join(sorted(record.uses))} only; "
+                f"choose one of: {', '.join(_names(option, translating))}"
+            )
         return text
 
     return check
 
 
-def _alpha(text: str) -> float | str:
-    if text == "learn":
-        return text
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 1.0 < value < float("inf"):
-        raise UserError(f"attention_alpha must be a number above 1, or learn, not {text!r}")
-    return value
+def _sets(option: str, parameter: Parameter) -> bool:
+    return option_of(parameter.name) == option
 
 
-def _eps(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0.0 <= value < float("inf"):
-        raise UserError(f"attention_eps must be 0 (exact) or a positive number, not {text!r}")
-    return value
+def _parameters(option: str) -> list[Parameter]:
+    """The parameters that an option sets; others' are looked at if none of ours has that name."""
+    own = [p for record in own_records() for p in record.parameters if _sets(option, p)]
+    return own or [p for record in records() for p in record.parameters if _sets(option, p)]
+
+
+def _parameter_type(option: str) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        problems = []
+        for parameter in _parameters(option):  # of several, the first that takes the text
+            try:
+                return parameter.parse(text)
+            except ValueError as error:
+                problems.append(str(error))
+        raise UserError(f"{option}: {problems[0]}")
+
+    return parse
+
+
+def training_only(option: str) -> bool:
+    """Whether an option sets a parameter that acts in training only."""
+    return any(parameter.training_only for parameter in _parameters(option))
 
 
 def _backend(text: str) -> str:
@@ -104,61 +156,41 @@ def _backend(text: str) -> str:
     return text
 
 
-def _type_of(option: str) -> Callable[[str], Any]:
-    if option == "attention_alpha":
-        return _alpha
-    if option == "attention_eps":
-        return _eps
-    if option == "attention_backend":
-        return _backend
-    return _one_of(option, functools.partial(_names, option))
+def _add(group: Any, option: str, translating: bool) -> None:
+    if option in (*NORMALIZER_OPTIONS, *EXTENDED):
+        metavar, kind = "NAME", _normalizer_type(option, translating)
+    elif option == "attention_backend":
+        metavar, kind = "HOW", _backend
+    else:
+        metavar, kind = option.removeprefix(option_of("")).upper(), _parameter_type(option)
+    names = (f"--{option}", f"-{option}")
+    action = group.add(*names, type=kind, default=None, action=_Written, metavar=metavar)
+    action.translating = translating
 
 
-def _names(option: str) -> list[str]:
-    return normalizer_names("generator" if option == "generator_function" else "attention")
-
-
-def _help(option: str, default: str | None = None) -> str:
-    text, own_default = _HELP[option]
-    if option in ("attention_normalizer", *EXTENDED):
-        text += f" One of: {', '.join(_names(option))}."
-    # Shows nothing: it keeps the formatter from adding the default as it is stored, None.
-    return f"{text} (default: {default or own_default})%(default).0s"
-
-
-def _add(group: Any, option: str, default: str | None = None) -> None:
-    group.add(
-        f"--{option}",
-        f"-{option}",
-        type=_type_of(option),
-        default=None,
-        action=_Written,
-        metavar=_METAVAR.get(option, "NAME"),
-        help=_help(option, default),
-    )
+def _all() -> list[str]:
+    parameters = [option_of(parameter) for parameter in own_parameters()]
+    return [*NORMALIZER_OPTIONS, *parameters, "attention_backend"]
 
 
 def add_to_model(parser: Any) -> None:
     """Add our options to a parser that has OpenNMT-py's model options, and extend its two."""
     group = parser.add_argument_group("Model- Sparse attention (onmt_evsoftmax)")
-    for option in ("attention_normalizer", *KIND_OPTIONS.values(), "attention_alpha"):
-        _add(group, option)
-    _add(group, "attention_eps")
-    _add(group, "attention_backend")
+    for option in _all():
+        _add(group, option, translating=False)
     for action in parser._actions:
         if action.dest in EXTENDED:
             action.__class__ = _Written
-            action.type = _type_of(action.dest)
+            action.type = _normalizer_type(action.dest, translating=False)
             action.choices = None
             action.metavar = "NAME"
-            action.help = _help(action.dest)
 
 
 def add_to_translate(parser: Any) -> None:
-    """Let translation overrule a checkpoint: the same options, none of them set."""
-    group = parser.add_argument_group("Sparse attention (onmt_evsoftmax): overrules the checkpoint")
-    for option in _HELP:
-        _add(group, option, "what the checkpoint has")
+    """Let translation override a checkpoint: the same options, none of them set."""
+    group = parser.add_argument_group("Sparse attention (onmt_evsoftmax): overrides the checkpoint")
+    for option in (*_all(), *EXTENDED):
+        _add(group, option, translating=True)
     group.add(
         "--alignment_layer",
         "-alignment_layer",
@@ -168,6 +200,19 @@ def add_to_translate(parser: Any) -> None:
         help="Decoder layer that -report_align reads, counted from 0, or from the end if negative "
         "(default: what the checkpoint has)%(default).0s",
     )
+
+
+def add_parameters_of_others(parser: Any, keys: Iterable[str]) -> bool:
+    """Add those of ``keys`` that are parameters of another package's normalizers; whether any is.
+
+    They cannot be added at once: finding them takes time, and nearly nobody has any.
+    """
+    ours = [action for action in parser._actions if action.dest == "attention_normalizer"]
+    wanted = [key for key in dict.fromkeys(keys) if key.startswith(option_of(""))]
+    found = [key for key in wanted if ours and _parameters(key)]
+    for key in found:
+        _add(parser, key, ours[0].translating)
+    return bool(found)
 
 
 def patch_opts(module: Any) -> None:

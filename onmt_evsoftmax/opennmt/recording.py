@@ -20,9 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from onmt_evsoftmax.normalizers.registry import get_normalizer
+from onmt_evsoftmax.opennmt import versions
 from onmt_evsoftmax.opennmt.modules import AttentionNormalizer, included
-from onmt_evsoftmax.opennmt.settings import KINDS
-from onmt_evsoftmax.opennmt.swap import attention_sites, shut_shortcuts
+from onmt_evsoftmax.opennmt.settings import STOCK
+from onmt_evsoftmax.opennmt.sites import attention_sites, disable_fast_paths
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def record_attention(model: nn.Module) -> Iterator[list[AttentionRecord]]:
     records: list[AttentionRecord] = []
     with ExitStack() as stack:
         for site in attention_sites(model):
-            if site.kind in KINDS:
+            if site.multi_headed:
                 stack.enter_context(_explicit(site.module))
                 watched, normalizer = site.module.softmax, site.module.softmax
             else:
@@ -64,7 +65,7 @@ def record_attention(model: nn.Module) -> Iterator[list[AttentionRecord]]:
             ) -> None:
                 # GlobalAttention returns (vectors, probabilities (batch, [queries,] keys)).
                 p = output if isinstance(output, Tensor) else output[1]
-                if site.kind not in KINDS:
+                if not site.multi_headed:
                     p = p.view(p.size(0), 1, -1, p.size(-1))
                 records.append(
                     AttentionRecord(
@@ -103,9 +104,8 @@ class _Watch:
 @contextmanager
 def _explicit(attention: Any) -> Iterator[None]:
     """Keep a stock attention from taking a path on which no probabilities exist."""
-    names = [name for name in ("self_attn_type", "flash2") if hasattr(attention, name)]
-    before = {name: getattr(attention, name) for name in names}
-    shut_shortcuts(attention)
+    before = {name: getattr(attention, name) for name in versions.fast_paths(attention)}
+    disable_fast_paths(attention)
     try:
         yield
     finally:
@@ -116,13 +116,13 @@ def _explicit(attention: Any) -> Iterator[None]:
 @contextmanager
 def _with_normalizer(attention: Any) -> Iterator[nn.Module]:
     """Give a stock ``GlobalAttention`` a softmax module, since it computes softmax inline."""
-    if attention.attn_func != "softmax":
+    if attention.attn_func != STOCK:
         yield attention.normalizer
         return
     attention.attn_func = "recorded softmax"
-    attention.normalizer = AttentionNormalizer(get_normalizer("softmax"))
+    attention.normalizer = AttentionNormalizer(get_normalizer(STOCK))
     try:
         yield attention.normalizer
     finally:
-        attention.attn_func = "softmax"
+        attention.attn_func = STOCK
         del attention.normalizer

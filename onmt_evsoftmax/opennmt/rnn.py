@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from onmt_evsoftmax.normalizers.registry import get_normalizer
 from onmt_evsoftmax.opennmt.modules import AttentionNormalizer
+from onmt_evsoftmax.opennmt.settings import STOCK
 
 # The normalizer of the attention whose forward is running, and the source lengths of the decoder
 # around it (its copy attention is called without them, and would attend to padding).
@@ -36,10 +37,10 @@ def patch_global_attention(module: Any) -> None:
         dim: int,
         coverage: bool = False,
         attn_type: str = "dot",
-        attn_func: str = "softmax",
+        attn_func: str = STOCK,
     ) -> None:
-        build(self, dim, coverage, attn_type, "softmax")
-        if attn_func != "softmax":
+        build(self, dim, coverage, attn_type, STOCK)
+        if attn_func != STOCK:
             self.attn_func = attn_func
             self.normalizer = AttentionNormalizer(get_normalizer(attn_func))
 
@@ -51,7 +52,7 @@ def patch_global_attention(module: Any) -> None:
         src_len: Tensor | None = None,
         coverage: Tensor | None = None,
     ) -> Any:
-        if self.attn_func == "softmax":
+        if self.attn_func == STOCK:
             return run(self, src, enc_out, src_len, coverage)
         token = _normalizer.set(self.normalizer)
         try:
@@ -62,7 +63,8 @@ def patch_global_attention(module: Any) -> None:
 
     def sparsemax(scores: Tensor, dim: int) -> Tensor:
         normalizer = _normalizer.get()
-        return upstream_sparsemax(scores, dim) if normalizer is None else normalizer(scores)
+        p: Tensor = upstream_sparsemax(scores, dim) if normalizer is None else normalizer(scores)
+        return p
 
     attention.__init__ = __init__
     attention.forward = forward

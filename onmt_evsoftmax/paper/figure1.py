@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from onmt_evsoftmax.normalizers.registry import get_normalizer
-from onmt_evsoftmax.report.console import UserError, command_line
-from onmt_evsoftmax.report.files import replacing
+from onmt_evsoftmax.normalizers.registry import colour_of, records, title_of
+from onmt_evsoftmax.report.console import command_line, real
+from onmt_evsoftmax.report.outputs import FIGURES, check_outputs
+from onmt_evsoftmax.report.palette import INK
 
 #: The point of the paper's figure.
 FIGURE1_POINT = (0.4, 1.4, -0.8)
-NORMALIZERS = ("softmax", "sparsemax", "entmax15", "evsoftmax")
 
-#: Okabe and Ito's colours and distinct shapes: readable in grey and by the colour-blind.
-_MARKS = {
-    "input": ("#000000", "o"),
-    "softmax": ("#E69F00", "p"),
-    "sparsemax": ("#D55E00", "^"),
-    "entmax15": ("#56B4E9", "D"),
-    "evsoftmax": ("#009E73", "s"),
-}
+#: Shapes of the points, told apart also in grey.
+_SHAPES = ("p", "s", "^", "D", "v", "P", "X")
 
 
 def normalize_point(point: Sequence[float]) -> dict[str, Tensor]:
-    """Name → probabilities (3,) of each normalizer of the figure."""
+    """Name → probabilities (3,) of every normalizer that has nothing to be chosen."""
     scores = torch.tensor(point, dtype=torch.float64)
-    return {name: get_normalizer(name)(scores) for name in NORMALIZERS}
+    return {
+        record.name: record.function(scores)
+        for record in records()
+        if record.trained_as is None and all(p.training_only for p in record.parameters)
+    }
 
 
 def planar(point: Sequence[float]) -> tuple[float, float]:
@@ -40,18 +40,18 @@ def planar(point: Sequence[float]) -> tuple[float, float]:
 
 
 def draw(point: Sequence[float], path: str | Path) -> None:
-    """Draw the figure; the extension of ``path`` (png, svg, pdf) chooses the format."""
-    import matplotlib
+    """Draw the figure; the ending of ``path`` (png, svg, pdf) chooses the format."""
+    from onmt_evsoftmax.report import style
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    with style.readable([title_of(name) for name in normalize_point(point)]):
+        style.save(_figure(point), path)
 
-    kind = Path(path).suffix.lstrip(".")
-    figure, axes = pyplot.subplots(figsize=(5.2, 3.2))
-    supported = figure.canvas.get_supported_filetypes()
-    if kind not in supported:
-        pyplot.close(figure)
-        raise UserError(f"{path}: cannot draw {kind or 'a file without extension'!r}; use .svg")
+
+def _figure(point: Sequence[float]) -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.2, 3.2))
+    axes = figure.subplots()
     corners = [(1, 0, 0), (0, 1, 0), (0, 0, 1)]
     outline = [planar(corner) for corner in (*corners, corners[0])]
     axes.plot(*zip(*outline, strict=True), color="#444444", linewidth=1)
@@ -65,18 +65,17 @@ def draw(point: Sequence[float], path: str | Path) -> None:
             ha=horizontal,
             va=vertical,
         )
-    points = {"input": point, **{k: p.tolist() for k, p in normalize_point(point).items()}}
-    for name, value in points.items():
-        colour, shape = _MARKS[name]
-        label = f"{name}  ({', '.join(f'{x:.2f}' for x in value)})"
+    marks = {"input": (point, INK, "o")}
+    for shape, (name, p) in zip(cycle(_SHAPES), normalize_point(point).items(), strict=False):
+        marks[title_of(name)] = (p.tolist(), colour_of(name), shape)
+    for title, (value, colour, shape) in marks.items():
+        label = f"{title}  ({', '.join(f'{x:.2f}' for x in value)})"
         axes.plot(*planar(value), shape, color=colour, markersize=8, label=label, clip_on=False)
     axes.set_aspect("equal")
     axes.margins(0.12)
     axes.axis("off")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format=kind, dpi=200, bbox_inches="tight")
-    pyplot.close(figure)
+    return figure
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -87,8 +86,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "onmt_evsoftmax figure1",
     )
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help=".png, .svg or .pdf")
-    parser.add_argument("--point", type=float, nargs=3, default=FIGURE1_POINT, metavar="V")
+    parser.add_argument(
+        "--point", type=real(-1e6, 1e6), nargs=3, default=FIGURE1_POINT, metavar="V"
+    )
     arguments = parser.parse_args(argv)
+    check_outputs([arguments.output], FIGURES)
     print(f"{'v':<10}", *(f"{v:8.4f}" for v in arguments.point))
     for name, p in normalize_point(arguments.point).items():
         print(f"{name:<10}", *(f"{v:8.4f}" for v in p.tolist()))

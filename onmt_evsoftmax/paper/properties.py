@@ -15,30 +15,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from onmt_evsoftmax.normalizers import functional
-from onmt_evsoftmax.report.console import command_line
+from onmt_evsoftmax.normalizers.registry import Normalizer, records
+from onmt_evsoftmax.report.console import command_line, terminal_width, whole
+from onmt_evsoftmax.report.table import Table
 
 Function = Callable[..., Tensor]
-
-FUNCTIONS: dict[str, Function] = {
-    "softmax": functional.softmax,
-    "sparsemax": functional.sparsemax,
-    "sparsehourglass": functional.sparsehourglass,
-    "evsoftmax": functional.evsoftmax,
-    "entmax15": functional.entmax15,
-}
-
-#: Sparsehourglass at the ends of its trade-off, where the conditional properties hold.
-_LIMITS: dict[tuple[str, str], tuple[Function, str]] = {
-    ("sparsehourglass", "scale invariance"): (
-        partial(functional.sparsehourglass, q=1e-9),
-        "q → 0",
-    ),
-    ("sparsehourglass", "translation invariance"): (
-        partial(functional.sparsehourglass, q=1e9),
-        "q → ∞",
-    ),
-}
 
 TOLERANCE = 1e-6
 
@@ -118,22 +99,18 @@ def search(f: Function, check: Callable[..., tuple[Tensor, str]], trials: int, s
     return Cell(True)
 
 
-def stated_bound(name: str, size: int) -> float:
-    """The Lipschitz constant that the paper's Table 1 states (K = size, q = 1)."""
-    return 1 + 1 / size if name == "sparsehourglass" else 1.0
-
-
-def lipschitz(name: str, f: Function, trials: int, seed: int) -> Cell:
+def lipschitz(record: Normalizer, trials: int, seed: int) -> Cell:
     """Largest singular value of the Jacobian found; and what it says against the stated bound."""
+    f: Function = record.function
     jacobians = torch.func.vmap(torch.func.jacrev(f))
     cell = Cell(True, bound=0.0)
     for scores in (*points(max(trials // 10, 1), seed), *_steep_points()):
         norms = torch.linalg.matrix_norm(jacobians(scores), ord=2)
-        norm = norms.max().item()
-        if norm > max(cell.bound or 0.0, stated_bound(name, scores.size(-1)) + TOLERANCE):
+        norm, stated = norms.max().item(), record.lipschitz(scores.size(-1))
+        if norm > max(cell.bound or 0.0, stated + TOLERANCE):
             cell.counterexample = (
                 f"‖Jacobian‖ = {norm:.3f} at v = {_show(scores[norms.argmax()])}, above the stated "
-                f"{stated_bound(name, scores.size(-1)):.3f}"
+                f"{stated:.3f}"
             )
         cell.bound = max(cell.bound or 0.0, norm)
     below = torch.tensor([1.0, 0.0, -1.0 - 1e-9], dtype=torch.float64)
@@ -155,19 +132,25 @@ def _steep_points() -> Iterator[Tensor]:
             yield torch.linspace(-radius, radius + 1e-6, size, dtype=torch.float64)[None]
 
 
+def measured() -> list[Normalizer]:
+    """The table's columns: everything but what is another one at test time."""
+    return [record for record in records() if record.trained_as is None]
+
+
 def table(trials: int = 500, seed: int = 0) -> dict[str, dict[str, Cell]]:
     """Property → normalizer → cell."""
-    cells: dict[str, dict[str, Cell]] = {}
+    columns = measured()
+    cells: dict[str, dict[str, Cell]] = {title: {} for title in PROPERTIES}
     for title, check in PROPERTIES.items():
-        cells[title] = {}
-        for name, f in FUNCTIONS.items():
-            cell = search(f, check, trials, seed)
-            limit, condition = _LIMITS.get((name, title), (None, None))
-            if not cell.holds and limit is not None and search(limit, check, trials, seed).holds:
-                cell = Cell(True, condition, counterexample=f"at q = 1: {cell.counterexample}")
-            cells[title][name] = cell
+        for record in columns:
+            cell = search(record.function, check, trials, seed)
+            if not cell.holds and title in record.limits:
+                parameters, limit = record.limits[title]
+                if search(partial(record.function, **parameters), check, trials, seed).holds:
+                    cell = Cell(True, limit, counterexample=f"in general: {cell.counterexample}")
+            cells[title][record.name] = cell
     cells["Lipschitz (measured)"] = {
-        name: lipschitz(name, f, trials, seed) for name, f in FUNCTIONS.items()
+        record.name: lipschitz(record, trials, seed) for record in columns
     }
     return cells
 
@@ -178,17 +161,16 @@ def _show(v: Tensor) -> str:
 
 def render(cells: dict[str, dict[str, Cell]]) -> str:
     """The table as text, counterexamples below it."""
-    lines = [" " * 24 + "".join(f"{name:>17}" for name in FUNCTIONS)]
-    for title, row in cells.items():
-        lines.append(f"{title:<24}" + "".join(f"{row[name]!s:>17}" for name in FUNCTIONS))
-    lines.append("")
+    columns = list(next(iter(cells.values())))
+    notes = []
     for title, row in cells.items():
         for name, cell in row.items():
             if cell.condition:
-                lines.append(f"* {name}, {title}: holds for {cell.condition}.")
+                notes.append(f"* {name}, {title}: holds for {cell.condition}.")
             if cell.counterexample:
-                lines.append(f"  {name}, {title}: {cell.counterexample}")
-    return "\n".join(lines)
+                notes.append(f"  {name}, {title}: {cell.counterexample}")
+    rows = [[title, *(str(row[name]) for name in columns)] for title, row in cells.items()]
+    return Table("", ["", *columns], rows, notes=["", *notes]).text(terminal_width())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -197,8 +179,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         __doc__,
         "example: onmt_evsoftmax properties --trials 2000",
     )
-    parser.add_argument("--trials", type=int, default=500, help="points per size, scale and kind")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--trials", type=whole(1, 10**6), default=500, help="points per size, scale and kind"
+    )
+    parser.add_argument("--seed", type=whole(0, 2**63 - 1), default=0)
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args(argv)
     cells = table(arguments.trials, arguments.seed)
@@ -209,5 +193,5 @@ def main(argv: Sequence[str] | None = None) -> int:
         }
         print(json.dumps(plain, ensure_ascii=False, indent=2))
     else:
-        print(render(cells))
+        print(render(cells), end="")
     return 0

@@ -47,6 +47,8 @@ class Study:
     notes: Sequence[str]
     attended: str
     quality: str
+    seeds: Mapping[str, int]  # models behind each column …
+    collapsed: Mapping[str, int]  # … and those of them that say, or attend to, nothing
 
     def table(self, title: str) -> Table:
         """Everything that was measured down, systems across."""
@@ -54,7 +56,9 @@ class Study:
             [label, *(_cell(row.get(name)) for name in self.systems)]
             for label, row in self.rows.items()
         ]
-        data = {
+        if any(self.collapsed.values()) or max(self.seeds.values()) > 1:
+            rows.append(["seeds", *map(self._seeds, self.systems)])
+        data: dict[str, Any] = {
             label: {
                 name: {
                     "mean": value.mean.mean,
@@ -65,7 +69,12 @@ class Study:
             }
             for label, row in self.rows.items()
         }
+        data["seeds"] = dict(self.seeds)
         return Table(title, ["", *map(title_of, self.systems)], rows, notes=self.notes, data=data)
+
+    def _seeds(self, name: str) -> str:
+        collapsed = self.collapsed[name]
+        return f"{self.seeds[name]}" + (f" ({collapsed} collapsed)" if collapsed else "")
 
 
 def _cell(value: Value | None) -> Cell:
@@ -90,8 +99,15 @@ def _alignment(entry: Mapping[str, Any]) -> float:
     The layer is chosen on the text that is scored, which flatters every system alike.
     """
     layers = entry["alignment"]["argmax"]["aer"]
-    return 100 * min(heads[-1] for heads in layers if heads[-1] is not None)
+    if not layers:
+        raise ValueError("no layer was aligned")
+    # A model that has collapsed aligns nothing.
+    found = (float(heads[-1]) for heads in layers if heads[-1] is not None)
+    return 100 * min(found, default=1.0)
 
+
+#: What looking into JSON of another kind raises.
+_NOT_THAT = (KeyError, IndexError, TypeError, AttributeError, ValueError)
 
 _MEASURES: dict[str, Callable[[Mapping[str, Any]], float]] = {
     "attended, all context heads": _context,
@@ -114,19 +130,26 @@ def read(scores: Path, attended: Sequence[tuple[str, Path]]) -> Study:
                 )
                 for name, found in metric["systems"].items()
             }
-        systems = list(told["systems"])
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{scores} is not the JSON of onmt_score: no {error}") from error
+        seeds = {name: len(found) for name, found in told["systems"].items()}
+        systems = list(seeds)
+        silent = {name: _silent(told["metrics"], name) for name in systems}
+    except _NOT_THAT as error:
+        raise UserError(f"{scores} is not the JSON of onmt_score ({error!r})") from error
+    if not rows:
+        raise UserError(f"{scores} has no metric; run onmt_score again with at least one")
     quality = next(iter(rows))
+    blind = dict.fromkeys(systems, 0)
     for label, measure in _MEASURES.items():
         runs: dict[str, list[float]] = {}
         for name, path in attended:
             entries = _json(path)
             try:
                 runs.setdefault(name, []).extend(measure(entry) for entry in entries)
-            except (KeyError, TypeError):
+            except _NOT_THAT:
                 if measure is not _alignment:  # only corpora with gold alignments have it
                     raise UserError(f"{path} is not the JSON of onmt_count_attended") from None
+        if measure is _context:
+            blind = {name: found.count(0.0) for name, found in runs.items()}
         if any(runs.values()):
             rows[label] = {name: Value(Mean.of(found)) for name, found in runs.items() if found}
     missing = {name for name, _ in attended} ^ set(systems)
@@ -135,9 +158,22 @@ def read(scores: Path, attended: Sequence[tuple[str, Path]]) -> Study:
     notes = []
     if told.get("baseline"):
         notes.append(f"* p < 0.05, ** p < 0.01 against {title_of(told['baseline'])}")
-    if any(len(found) > 1 for found in told["systems"].values()):
+    if any(count > 1 for count in seeds.values()):
         notes.append("± standard error over training seeds")
-    return Study(systems, rows, notes, "attended, all context heads", quality)
+    collapsed = {name: max(silent[name], blind[name]) for name in systems}
+    for name in systems:
+        if collapsed[name]:
+            notes.append(
+                f"{title_of(name)}: {collapsed[name]} collapsed: no translation, or nothing "
+                "attended to; counted as zeros"
+            )
+    return Study(systems, rows, notes, "attended, all context heads", quality, seeds, collapsed)
+
+
+def _silent(metrics: Sequence[Mapping[str, Any]], name: str) -> int:
+    """How many runs of a system score nothing at all, as those do that translate nothing."""
+    found = [m["systems"][name].get("runs", [1.0]) for m in metrics if m.get("higher_is_better")]
+    return sum(not any(scores) for scores in zip(*found, strict=True))
 
 
 def _json(path: Path) -> Any:
@@ -145,7 +181,7 @@ def _json(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON: {error}") from error
 
 

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from onmt_evsoftmax.attended.alignment import Gold, gold_of
 from onmt_evsoftmax.corpora.marks import NO_WORD
+from onmt_evsoftmax.normalizers.registry import PALETTE
 from onmt_evsoftmax.plot import bars, choice, panels
-from onmt_evsoftmax.report import palette, style
+from onmt_evsoftmax.report import style
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.trace import Grid, Record, Tokens, grid
 from onmt_evsoftmax.trace.source import Source
@@ -45,7 +46,9 @@ def _view(source: Source, line: int, kind: str, level: str) -> tuple[Record, Gri
     return record, view
 
 
-def _heads(view: Grid, options: Namespace) -> list[tuple[str, NDArray, NDArray]]:
+def _heads(
+    view: Grid, options: Namespace
+) -> list[tuple[str, NDArray[np.floating], NDArray[np.bool_]]]:
     """(name, weights, support) of every layer and head that was asked for."""
     layers, heads = view.weights.shape[:2]
     chosen = []
@@ -133,7 +136,7 @@ def _bars(views: Sequence[tuple[Source, Record, Grid]], kind: str, options: Name
         for name, weights, support in _heads(view, options):
             title = source.name if len(views) > 1 else name
             rows.append(bars.Row(title, normalizer, view.rows[row], weights[row], support[row]))
-    if len(rows) > len(palette.PALETTE):
+    if len(rows) > len(PALETTE):
         raise UserError(f"{len(rows)} bars per token are unreadable; choose fewer heads")
     with style.readable([*keys, *(text for row in rows for text in (row.name, row.word))]):
         style.save(bars.draw(rows, keys), options.output)

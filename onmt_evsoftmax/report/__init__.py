@@ -1,1 +1,1 @@
-"""What every room stands on: command lines, files, tables, figures, progress, downloads."""
+"""What the other rooms share: command lines, files, tables, figures, progress, downloads."""

@@ -36,6 +36,8 @@ def download(url: str, path: Path, checksums: Collection[str], *, otherwise: str
         ) from error
     except OSError as error:
         raise cannot_write(part, error) from error
+    except ValueError as error:
+        raise UserError(f"{url} is not an address to download from; correct it") from error
     try:
         check(part, checksums, f"try again, or {otherwise}")
     except UserError:

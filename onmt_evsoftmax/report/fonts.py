@@ -1,4 +1,4 @@
-"""Fonts that have the letters: any script must be readable in a figure, or the user is told."""
+"""Fonts for the letters of a figure, in any script; letters that no font has are reported."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Hypotheses and references → BLEU, chrF++, TER, ROUGE and METEOR, signed and tested.
 
->>> from onmt_evsoftmax import scoring
->>> report = scoring.score({"softmax": [lines_1], "evsoftmax": [lines_2]}, [references],
-...                        lang="de", baseline="softmax")          # doctest: +SKIP
+>>> from onmt_evsoftmax.score import score
+>>> report = score({"softmax": [lines_1], "evsoftmax": [lines_2]}, [references],
+...                lang="de", baseline="softmax")          # doctest: +SKIP
 >>> print(report.text())                                           # doctest: +SKIP
 """
 

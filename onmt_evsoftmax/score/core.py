@@ -10,13 +10,7 @@ import numpy as np
 from onmt_evsoftmax.report.console import UserError, unknown_name
 from onmt_evsoftmax.score import significance
 from onmt_evsoftmax.score.language import Language
-from onmt_evsoftmax.score.metrics import (
-    DEFAULT_METRICS,
-    Array,
-    Metric,
-    make_metric,
-    metric_name,
-)
+from onmt_evsoftmax.score.metrics import DEFAULT_METRICS, Array, Metric, make_metric, metric_name
 from onmt_evsoftmax.score.scores import Cell, Comparison, Report, Row
 
 #: Called with what is being done and the share of the work done before it, 0–1.
@@ -33,13 +27,10 @@ class Suite:
 
     def score(self, sums: Array) -> Array:
         """Sums of statistics, (trials, width), to scores, (trials, metrics)."""
-        rows = sums.tolist()
+        parts = list(zip(self.metrics, self.columns, strict=True))
         return np.array(
-            [
-                [metric.score(row[columns]) for row in rows]
-                for metric, columns in zip(self.metrics, self.columns, strict=True)
-            ]
-        ).T
+            [[metric.score(row[columns]) for metric, columns in parts] for row in sums.tolist()]
+        )
 
     def sentences(self, run: Array) -> list[list[float]]:
         """Scores of every line of a run, one list per metric."""

@@ -80,19 +80,19 @@ class Language:
         self.meteor_words: Callable[[str], list[str]] = lru_cache(_CACHE)(_find_words_and_signs)
 
     def _rouge_words(self, line: str) -> list[str]:
-        words = _find_words(line.lower())
+        words: list[str] = _find_words(line.lower())
         if self.rouge_stemmer_name == "porter":
             # rouge-score leaves words of up to three letters alone
             words = [self._porter(word) if len(word) > 3 else word for word in words]
         return words
 
     def tokenize(self, text: str) -> list[str]:
-        """The door rouge-score knocks at: lower-cased words without punctuation."""
+        """rouge-score's tokenizer interface: lower-cased words without punctuation."""
         return self.rouge_words(text)
 
     def stem(self, word: str) -> str:
-        """The door nltk's METEOR knocks at for its stem module."""
-        return self._stem(word)
+        """The stemmer interface of nltk's METEOR."""
+        return str(self._stem(word))
 
     def moses(self, lines: Sequence[str]) -> list[str]:
         """Lines as Moses' tokenizer.perl writes them, special characters escaped."""
@@ -138,7 +138,7 @@ class Synonyms:
 
 
 def _known_code(name: str | None) -> str | None:
-    """``de``, ``de-AT`` or ``DE`` → ``de``; a language nobody knows is an error."""
+    """``de``, ``de-AT`` or ``DE`` → ``de``; an unknown language is an error."""
     if name is None:
         return None
     code = name.replace("_", "-").split("-")[0].lower()

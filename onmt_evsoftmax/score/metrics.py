@@ -16,9 +16,11 @@ import numpy as np
 from nltk.translate.meteor_score import meteor_score
 from numpy.typing import NDArray
 from rouge_score.rouge_scorer import RougeScorer
-from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Metric as SacreMetric
 from sacrebleu.metrics.base import Signature
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
 
 from onmt_evsoftmax.report.console import UserError, unknown_name
 from onmt_evsoftmax.score.language import UNSPACED, Language

@@ -79,6 +79,11 @@ def make_parser() -> argparse.ArgumentParser:
         help="join subwords first: @@ of byte pair encoding, ▁ of SentencePiece",
     )
     add(
+        "--allow-blank",
+        action="store_true",
+        help="score systems without any text as zeros even if there is no other",
+    )
+    add(
         "--tokenized",
         action="store_true",
         help="the text is Moses-tokenised: do not warn, and do not tokenise for bleu-tok-lc",
@@ -195,7 +200,9 @@ def _read(
     blank = [path for path in paths if not any(lines[path])]
     outputs = paths[len(references) :]
     for path in blank:
-        if path in references or all(output in blank for output in outputs):
+        if path in references or (
+            not options.allow_blank and all(output in blank for output in outputs)
+        ):
             raise UserError(f"{path} has only blank lines; it must have text to compare")
         warn(f"{path} has only blank lines: that system says nothing, and gets the lowest scores")
     return (
@@ -214,7 +221,7 @@ def _text(path: str, options: argparse.Namespace) -> list[str]:
     if not options.tokenized and _looks_tokenised(lines):
         warn(
             f"{path} looks tokenised: 100 or more lines end in ' .'; detokenise it, or the scores "
-            "compare with nobody's (--tokenized if you mean it)"
+            "cannot be compared with published ones (--tokenized if you mean it)"
         )
     return lines
 

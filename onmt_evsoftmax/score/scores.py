@@ -72,7 +72,7 @@ class Row:
         return self.label if self.higher_is_better else f"{self.label} ↓"
 
     def best(self, digits: int) -> set[str]:
-        """Systems whose printed mean is the best one; a single system beats nobody."""
+        """Systems whose printed mean is the best one; a single system is not the best of any."""
         if len(self.cells) < 2:
             return set()
         printed = {name: float(number(cell.mean, digits)) for name, cell in self.cells.items()}

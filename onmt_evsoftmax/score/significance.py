@@ -70,8 +70,8 @@ def randomisation_p_values(
 ) -> Array:
     """Two-sided p-values, (metrics,), of approximate randomisation.
 
-    A trial deals the outputs for each line anew to the runs of both sides: were the systems alike,
-    who wrote which would not matter.
+    A trial deals the outputs for each line to the runs of both sides at random: if the systems were
+    alike, it would not matter which of them wrote which output.
     """
     random = np.random.default_rng(seed)
     runs = [*baseline, *system]
@@ -97,10 +97,10 @@ def _deal(random: np.random.Generator, rows: int, lines: int, runs: int) -> NDAr
 def _sums(owner: NDArray[np.int8], runs: Sequence[Array]) -> Array:
     """Sums of statistics, (trials, width), of lines written by ``owner``, (trials, lines)."""
     parts = [(owner == index).astype(float) @ run for index, run in enumerate(runs)]
-    return np.sum(parts, axis=0)
+    return np.asarray(np.sum(parts, axis=0), dtype=np.float64)
 
 
 def _p_values(sampled: Array, observed: Array) -> Array:
     # One more on both sides: the observed arrangement is one of those that chance could give.
     extreme = np.sum(sampled >= np.abs(observed) - _TIE, axis=0)
-    return (extreme + 1) / (len(sampled) + 1)
+    return np.asarray((extreme + 1) / (len(sampled) + 1), dtype=np.float64)

@@ -156,7 +156,10 @@ def decode(block: bytes) -> Record:
             score=_infinite(meta["score"]),
             attention=attention,
         )
-    except (zlib.error, struct.error, KeyError, TypeError, UnicodeDecodeError) as error:
+    except (
+        zlib.error, struct.error, LookupError, TypeError, AttributeError, RecursionError,
+        MemoryError, OverflowError,
+    ) as error:  # fmt: skip
         raise ValueError(f"not a sentence record: {error}") from error
 
 

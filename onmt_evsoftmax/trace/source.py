@@ -38,7 +38,7 @@ def trace_files(arguments: Sequence[str]) -> list[str]:
 
 @contextmanager
 def open_traces(arguments: Sequence[str]) -> Iterator[list[Source]]:
-    """Open the traces of ``[NAME=]FILE`` arguments; one that is not finished is told."""
+    """Open the traces of ``[NAME=]FILE`` arguments; warn of an unfinished one."""
     with ExitStack() as stack:
         traces = [stack.enter_context(TraceReader(path)) for path in trace_files(arguments)]
         for trace in traces:
@@ -69,7 +69,7 @@ def tell_apart(given: Sequence[str], labels: Sequence[str], files: Sequence[str]
 
 
 def split_name(argument: str) -> tuple[str, str]:
-    """``NAME=FILE`` or ``FILE``; a file whose own name has an = is taken as it is."""
+    """``NAME=FILE`` or ``FILE``; the name of an existing file may have an =."""
     name, equals, path = argument.partition("=")
     if not equals or "/" in name or Path(argument).exists():
         return "", argument

@@ -30,6 +30,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from onmt_evsoftmax.corpora.marks import SCHEMES
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.report.files import need_file
 from onmt_evsoftmax.trace.record import KINDS, Record, decode
@@ -57,7 +58,7 @@ class Header:
 
     ``model``: name, sha256, type, … of the checkpoint. ``source``: name and sha256 of the text.
     ``target``: name and sha256 of the text that was forced, or the search that made the output.
-    ``subwords``: side → one of ``words.SCHEMES``.
+    ``subwords``: side → one of ``marks.SCHEMES``.
     """
 
     kinds: Mapping[str, Kind]
@@ -87,18 +88,33 @@ class Header:
 
     @classmethod
     def parse(cls, line: bytes) -> Header:
-        """The inverse of ``line``; keys of a later minor version are left aside."""
+        """The inverse of ``line``; keys of a later minor version are ignored."""
         fields = json.loads(line)
         fields = {key: fields[key] for key in cls.__dataclass_fields__ if key in fields}
         given = fields["kinds"]
         fields["kinds"] = {kind: Kind(**given[kind]) for kind in KINDS if kind in given}
-        return cls(**fields)
+        header = cls(**fields)
+        header._check()
+        return header
+
+    def _check(self) -> None:
+        """ValueError for a header whose fields are of other types: it was not written by us."""
+        told = (self.model, self.source, self.target, self.subwords, self.versions)
+        sizes = [size for kind in self.kinds.values() for size in (kind.layers, kind.heads)]
+        if (
+            not self.kinds
+            or not all(isinstance(fields, dict) for fields in told)
+            or not all(isinstance(size, int) and size > 0 for size in sizes)
+            or not all(isinstance(kind.normalizer, str) for kind in self.kinds.values())
+            or not all(self.subwords.get(side) in SCHEMES for side in ("source", "target"))
+        ):
+            raise ValueError("fields of other types")
 
 
 class TraceReader:
     """A trace opened for reading: ``len``, ``trace[i]`` and iteration, one sentence in memory.
 
-    A last block cut by a kill is left aside; ``complete`` tells whether the file has its end mark.
+    A last block cut by a kill is ignored; ``complete`` says whether the file has its end mark.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -186,7 +202,7 @@ class TraceWriter:
             other, _ = _read_header(descriptor, self.part)
             raise UserError(
                 f"{self.part} was begun with other settings ({_difference(other, header)}); "
-                "repeat that command to continue it, or start anew with --restart"
+                "repeat that command to continue it, or start over with --restart"
             )
         end = len(begin)
         # After a power cut a block may have its length but not its bytes: check every checksum.
@@ -203,7 +219,7 @@ class TraceWriter:
     def finish(self) -> None:
         """Mark the trace complete and give it its final name."""
         self._write(_frame(_END, json.dumps({"sentences": self.count}).encode()))
-        with self._telling():
+        with self._as_user_error():
             os.fsync(self._file.fileno())
             os.replace(self.part, self.path)
 
@@ -212,13 +228,13 @@ class TraceWriter:
         self.part.unlink(missing_ok=True)
 
     def _write(self, data: bytes) -> None:
-        with self._telling():
+        with self._as_user_error():
             self._file.write(data)
             self._file.flush()  # so that a kill costs one sentence, not a buffer of them
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
-        """Turn a full disk into a sentence that says how to go on."""
+    def _as_user_error(self) -> Iterator[None]:
+        """Turn a full disk into a sentence that says how to continue."""
         try:
             yield
         except OSError as error:
@@ -232,7 +248,7 @@ class TraceWriter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # After an error the disk may still be full; the first message is the one to show.
-        with self._telling() if kind is None else suppress(OSError):
+        with self._as_user_error() if kind is None else suppress(OSError):
             self._file.close()
 
 
@@ -292,7 +308,7 @@ def _read_header(descriptor: int, path: Path) -> tuple[Header, int]:
     end = begin.find(b"\n", len(MAGIC)) + 1
     try:
         return Header.parse(begin[len(MAGIC) : end]), end
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise UserError(f"{path}: its header is damaged; run trace_attention again") from error
 
 
@@ -303,13 +319,20 @@ def _index(descriptor: int, start: int) -> tuple[array[int], bool]:
     while start + _FRAME.size <= size:
         kind, length, _ = _FRAME.unpack(os.pread(descriptor, _FRAME.size, start))
         if kind == _END:
-            frame = _read_frame(descriptor, start)
-            return starts, frame is not None and json.loads(frame[1])["sentences"] == len(starts)
+            return starts, _counts(_read_frame(descriptor, start), len(starts))
         if kind != _SENTENCE or start + _FRAME.size + length > size:
             break
         starts.append(start)
         start += _FRAME.size + length
     return starts, False
+
+
+def _counts(end: tuple[bytes, bytes] | None, sentences: int) -> bool:
+    """Whether this block is an end mark that counts so many sentences."""
+    try:
+        return end is not None and json.loads(end[1])["sentences"] == sentences
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return False
 
 
 def _difference(old: Header, new: Header) -> str:

@@ -23,11 +23,7 @@ class Text:
 
     def facts(self) -> dict[str, str | int]:
         """What a trace's header says about the file."""
-        return {
-            "name": Path(self.path).name,
-            "sha256": self.sha256,
-            "sentences": self.sentences,
-        }
+        return {"name": Path(self.path).name, "sha256": self.sha256, "sentences": self.sentences}
 
     def lines(self, start: int = 0) -> Iterator[str]:
         """The lines from number ``start`` (from 0) on, one in memory at a time."""

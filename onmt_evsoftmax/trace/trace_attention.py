@@ -71,7 +71,7 @@ def add_model_options(parser: argparse.ArgumentParser, required: bool) -> None:
     add(
         "--attention-normalizer",
         metavar="NAME",
-        help="overrule the checkpoint's, for sparse attention at test time only",
+        help="override the checkpoint's, for sparse attention at test time only",
     )
     add(
         "--subword-model",
@@ -111,7 +111,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("-o", "--output", required=True, metavar="OUT", help="trace to write; several: a folder")
     add_kinds(parser)
     add("--precision", choices=("float32", "float16"), default="float32", help="of the weights")
-    add("--restart", action="store_true", help="begin anew where an unfinished trace is found")
+    add("--restart", action="store_true", help="start over, do not continue an unfinished trace")
     add("--quiet", action="store_true", help="no progress on standard error")
     add_model_options(parser, required=True)
     return parser
@@ -220,9 +220,7 @@ def _trace(model: str, path: Path, text: _Text, options: argparse.Namespace) -> 
         trace.finish()
 
 
-def open_models(
-    options: argparse.Namespace,
-) -> Iterator[tuple[str, Header, Iterable[Record], int]]:
+def open_models(options: argparse.Namespace) -> Iterator[tuple[str, Header, Iterable[Record], int]]:
     """Name, header, records and number of sentences of every --model, computed as they are read."""
     text = _Text.read(options)
     for name, path in _models(options):

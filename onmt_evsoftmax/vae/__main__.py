@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,16 +13,17 @@ from typing import Any
 import torch
 
 from onmt_evsoftmax.report import outputs
-from onmt_evsoftmax.report.console import UserError, called, command_line, run
+from onmt_evsoftmax.report.console import UserError, called, command_line, run, whole
 from onmt_evsoftmax.vae import configuration, data, distributed, figures
 from onmt_evsoftmax.vae.experiment import Configuration, Experiment, experiments
 from onmt_evsoftmax.vae.jobs import Study
-from onmt_evsoftmax.vae.results import read_results, table_of
+from onmt_evsoftmax.vae.results import find_results, read_results, table_of
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line and do what it says."""
-    arguments = _parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    arguments = _parser().parse_args(words, argparse.Namespace(words=words))
     arguments.action(arguments)
     return 0
 
@@ -106,7 +109,7 @@ def _add_experiment(commands: Any, name: str, experiment: Experiment[Any]) -> No
     parser.add_argument("--download", action="store_true", help="fetch them into --data-dir first")
     parser.add_argument("--device", help="cpu or cuda; default: cuda if there is one")
     parser.add_argument(
-        "--threads", type=int, default=0, metavar="N", help="of torch on a CPU; default: what pays"
+        "--threads", type=whole(1), metavar="N", help="of torch on a CPU; default: what pays"
     )
     parser.add_argument("--no-tensorboard", action="store_true", help="write no event files")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
@@ -125,8 +128,6 @@ def _experiment(arguments: argparse.Namespace) -> None:
     one_job = arguments.method is not None and arguments.seed is not None
     if arguments.shared_only and (arguments.method is not None or arguments.seed is not None):
         raise UserError("--shared-only trains for all jobs: leave out method and seed, or it")
-    if arguments.threads < 0:
-        raise UserError(f"--threads {arguments.threads}: give a positive number, or leave it out")
     if arguments.json and (one_job or arguments.shared_only):
         raise UserError("--json prints the table, and one job or --shared-only has none: omit it")
     if settings.data == data.EMBEDDED and (arguments.data_dir is not None or arguments.download):
@@ -149,6 +150,7 @@ def _experiment(arguments: argparse.Namespace) -> None:
         lambda: experiment.load(settings, arguments.data_dir, fetch=arguments.download),
         device,
         not arguments.no_tensorboard,
+        shlex.join(["onmt_evsoftmax", "vae", *arguments.words]),
     )
     try:
         if arguments.shared_only:
@@ -198,7 +200,8 @@ def _asked(settings: Configuration, arguments: argparse.Namespace) -> Configurat
 
 
 def _table(arguments: argparse.Namespace) -> None:
-    outputs.check_outputs(arguments.output, outputs.TABLES)
+    found = find_results(arguments.folders)
+    outputs.check_outputs(arguments.output, outputs.TABLES, inputs=found)
     table = table_of(read_results(arguments.folders))
     outputs.publish(lambda _: [table], table.json, arguments.output, print_json=arguments.json)
 

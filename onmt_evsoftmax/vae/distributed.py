@@ -71,7 +71,7 @@ def size() -> int:
 
 
 def wait() -> None:
-    """Until every process is here."""
+    """Wait until every process is here."""
     if dist.is_initialized():
         dist.barrier()
 
@@ -108,7 +108,7 @@ def average_gradients(module: nn.Module, batch: Tensor) -> None:
 
 
 def total(number: Tensor, device: torch.device) -> float:
-    """The sum of every process's number, which is brought to the device that they speak over."""
+    """The sum of every process's number, moved to the device over which they communicate."""
     if size() == 1:
         return float(number)
     number = number.to(device, copy=True)

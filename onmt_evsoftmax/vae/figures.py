@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onmt_evsoftmax.report import palette
+from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.report.statistics import Mean
-from onmt_evsoftmax.vae.estimators import in_order, title
+from onmt_evsoftmax.vae.estimators import ESTIMATORS, in_order, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +36,14 @@ def draw(
     for name, drawing in drawings.items():
         paths.append(folder / f"{name}.{kind}")
         with style.readable(methods, 9):
-            style.save(drawing(results), paths[-1], dpi=150)
+            try:
+                figure = drawing(results)
+            except (LookupError, TypeError, ValueError) as error:
+                raise UserError(
+                    f"the results have not what {name} shows ({error!r}); give the folders of jobs "
+                    "as they were written"
+                ) from error
+            style.save(figure, paths[-1], dpi=150)
     return paths
 
 
@@ -49,10 +57,12 @@ def _by_method(results: Results) -> dict[str, list[dict[str, Any]]]:
 
 
 def _lines(methods: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Colour, dashes and label of each method's line."""
+    """Colour, dashes and label of each method's line; an estimator's has dots on it, too."""
     colours = palette.colours(methods)
     for method, colour, dashes in zip(methods, colours, cycle(palette.DASHES), strict=False):
-        yield {"color": colour, "linestyle": dashes, "label": title(method)}
+        marker = "o" if method in ESTIMATORS else ""
+        style = {"color": colour, "linestyle": dashes, "marker": marker, "markersize": 3}
+        yield {**style, "label": title(method)}
 
 
 def _legend_beside(axes: Axes) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import platform
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -37,6 +36,7 @@ class Study:
     load: Callable[[], DataSet]
     device: torch.device
     tensorboard: bool = True
+    command: str = ""  #: what was typed, for the results
 
     @functools.cached_property
     def data(self) -> DataSet:
@@ -64,6 +64,7 @@ class Study:
             "seed": seed,
             "data": self.data.name,
             "epochs": self.configuration.epochs,
+            "command": self.command,
             **provenance(),
             "methods": {name: outcome.json() for name, outcome in outcomes.items()},
         }
@@ -95,9 +96,8 @@ class Study:
 
 
 def provenance() -> dict[str, str]:
-    """Command, versions and the commit of the sources, for whoever reads the results later."""
+    """Versions and the commit of the sources, for whoever reads the results later."""
     return {
-        "command": shlex.join(["python", "-m", "onmt_evsoftmax.vae", *sys.argv[1:]]),
         "commit": _commit(),
         "version": onmt_evsoftmax.__version__,
         "torch": torch.__version__,

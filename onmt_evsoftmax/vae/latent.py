@@ -63,7 +63,6 @@ def gumbel_noise(like: Tensor) -> Tensor:
     return -torch.empty_like(like).exponential_().log()
 
 
-def gumbel_softmax(log_p: Tensor, temperature: float, noise: Tensor | None = None) -> Tensor:
+def gumbel_softmax(log_p: Tensor, temperature: float) -> Tensor:
     """A relaxed one-hot sample (…, K) of log probabilities (Jang et al.; Maddison et al., 2017)."""
-    noise = gumbel_noise(log_p) if noise is None else noise
-    return torch.softmax((log_p + noise) / temperature, -1)
+    return torch.softmax((log_p + gumbel_noise(log_p)) / temperature, -1)

@@ -52,13 +52,7 @@ class PixelCNN(nn.Module):
     """Codes (N, H, W) and labels (N,) → scores (N, K, H, W) of each code given those before it."""
 
     def __init__(
-        self,
-        codes: int,
-        classes: int,
-        hidden: int,
-        layers: int,
-        head: int,
-        xavier: bool = False,
+        self, codes: int, classes: int, hidden: int, layers: int, head: int, xavier: bool = False
     ) -> None:
         super().__init__()
         self.codes = codes

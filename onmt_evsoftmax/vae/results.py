@@ -25,15 +25,20 @@ def write_results(path: Path, content: dict[str, Any]) -> None:
         temporary.write_text(json.dumps(content, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def read_results(folders: Sequence[str | Path]) -> Results:
-    """Every ``results.json`` in or directly below the folders; they must belong together."""
+def find_results(folders: Sequence[str | Path]) -> list[Path]:
+    """Every ``results.json`` in or directly below the folders."""
     found: dict[Path, Path] = {}
     for folder in map(Path, folders):
         for path in sorted({*folder.glob(RESULTS), *folder.glob(f"*/{RESULTS}")}):
             found.setdefault(path.resolve(), path)  # a folder may be given twice
     if not found:
         raise UserError(f"no {RESULTS} below {', '.join(map(str, folders))}; run the jobs first")
-    results = {path: _read_result(path) for path in found.values()}
+    return list(found.values())
+
+
+def read_results(folders: Sequence[str | Path]) -> Results:
+    """What :func:`find_results` finds; it must belong together."""
+    results = {path: _read_result(path) for path in find_results(folders)}
     if len(results) > 1:
         _check_same_setup(results)
     return list(results.values())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -106,6 +107,9 @@ class _BernoulliCost(torch.autograd.Function):
         return (right - 1).mul_(sign).mul_(gradient.unsqueeze(-1)), None
 
 
+_bernoulli_cost: Callable[[Tensor, Tensor], Tensor] = _BernoulliCost.apply
+
+
 class NegativeElbo:
     """The cost −ELBO(x, z) of each class z for a batch x (N, pixels) of 0 and 1.
 
@@ -141,7 +145,7 @@ class NegativeElbo:
         inference = self.model.inference
         mean, log_variance = inference(image, inference.class_part(classes)).chunk(2, -1)
         h = mean + (log_variance / 2).exp() * noise
-        rebuilt: Tensor = _BernoulliCost.apply(self.model.decode(h, classes), x)
+        rebuilt = _bernoulli_cost(self.model.decode(h, classes), x)
         kl: Tensor = (mean**2 + log_variance.exp() - 1 - log_variance).sum(-1) / 2
         return rebuilt + kl
 

@@ -155,10 +155,7 @@ def seconds_per_epoch(run: Run, stage: str) -> dict[str, float]:
 
 
 #: The titles and decimals of these in a table.
-SECONDS = {
-    "seconds_per_epoch": ("s / epoch", 2),
-    "cpu_seconds_per_epoch": ("CPU s / epoch", 2),
-}
+SECONDS = {"seconds_per_epoch": ("s / epoch", 2), "cpu_seconds_per_epoch": ("CPU s / epoch", 2)}
 
 
 class _State:

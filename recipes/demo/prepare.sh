@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-. "$(dirname "$0")/../lib.sh"
-ABOUT="Prepare the embedded English-German corpus with gold word alignments: write it (20 000 pairs), joint
-BPE, vocabulary."
-EXAMPLE="-o runs/demo"
-OUTPUT=runs/demo
-SIZE=2000
-options "$@"
-[[ -z $DATA_DIR ]] || say "the embedded corpus needs no archives: --data-dir is not used"
-[[ $SUBWORDS == bpe ]] || die "the embedded corpus is written as tokens, to which its alignments refer: use bpe"
+# The embedded English-German corpus with gold word alignments: 20 000 pairs, 2000 BPE merges. See --help.
+# shellcheck disable=SC2154,SC2086  # the variables come from `settings`; language codes are single words
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+command -v onmt_evsoftmax >/dev/null || PATH=$here/../../.venv/bin:$PATH
+settings=$(onmt_evsoftmax corpora options "$here" "$@")
+eval "$settings"  # $src $tgt $subwords $size … from recipe.yaml and the options; steps into the output folder
 
 # The corpus is written as tokens, to which its alignments refer; there is nothing left to tokenise.
-mapfile -t corpus < <(files "$OUTPUT/tokenised" "train valid test test-hard" en de align)
-step "write the corpus" "${corpus[@]}" -- \
-    "$PYTHON" "$RECIPES/../data/make_corpus.py" -o "$OUTPUT/tokenised" --seed 1
-encode_text train "valid test test-hard"
-[[ $DRY_RUN ]] || say "ready: $OUTPUT/data"
+[[ $subwords == bpe ]] || { echo "error: the alignments refer to tokens: use --subwords bpe" >&2; exit 2; }
+python "$here/../../data/make_corpus.py" --seed 1 --if-missing -o tokenised
+
+onmt_evsoftmax corpora learn-bpe --size "$size" --subwords-from "$subwords_from" -o "data/$model" \
+    tokenised/train.{$src,$tgt}
+onmt_evsoftmax corpora encode --model "data/$model" --jobs "$jobs" -o data \
+    tokenised/{train,valid,test,test-hard}.{$src,$tgt}
+onmt_evsoftmax corpora vocabulary --subwords-from "$subwords_from" -o data/vocab.shared data/train.{$src,$tgt}

@@ -1,36 +1,32 @@
 #!/usr/bin/env bash
-. "$(dirname "$0")/../lib.sh"
-ABOUT="Prepare IWSLT14 EN-DE (TED talks) for training, as in the paper: fetch, extract the tag files and the
-XML sets, clean, validate on every 23rd line, test on dev2010, TEDX.dev2012 and tst2010-2012, tokenise,
-10 000 joint BPE merges (or SentencePiece), vocabulary. To fine-tune a WMT16 model, give its subwords
-with --subwords-from. Takes the archive of either direction: de-en.tgz or en-de.tgz."
-EXAMPLE="-o runs/iwslt14 --subwords-from runs/wmt16"
-OUTPUT=runs/iwslt14
-SIZE=10000
-options "$@"
+# IWSLT14 (TED talks) as in the paper: 10 000 joint BPE merges; every 23rd line validates; dev2010,
+# TEDX.dev2012 and tst2010-2012 test. To fine-tune a WMT16 model take its subwords (--subwords-from).
+# shellcheck disable=SC2154,SC2086  # the variables come from `settings`; language codes are single words
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+command -v onmt_evsoftmax >/dev/null || PATH=$here/../../.venv/bin:$PATH
+settings=$(onmt_evsoftmax corpora options "$here" "$@")
+eval "$settings"  # $src $tgt $subwords $size … from recipe.yaml and the options; steps into the output folder
 
-# The archives of both directions have the same talks; the names inside follow the direction.
-pair=de-en
-[[ -z $DATA_DIR || -e $DATA_DIR/de-en.tgz || ! -e $DATA_DIR/en-de.tgz ]] || pair=en-de
-archive=$ARCHIVES/$pair.tgz
+# The archives of both directions hold the same talks; the names inside follow the direction.
+[[ -e $data_dir/$pair.tgz || ! -e $data_dir/en-de.tgz ]] || pair=en-de
+archive=downloads/$pair.tgz
+onmt_evsoftmax corpora fetch --sources "$sources" --data-dir "$data_dir" -o downloads $pair.tgz
+onmt_evsoftmax corpora extract --format segments -o text/test.{$src,$tgt} \
+    --source $archive::IWSLT14.{TED.dev2010,TEDX.dev2012,TED.tst2010,TED.tst2011,TED.tst2012}.$pair.$src.xml \
+    --target $archive::IWSLT14.{TED.dev2010,TEDX.dev2012,TED.tst2010,TED.tst2011,TED.tst2012}.$pair.$tgt.xml
+onmt_evsoftmax corpora extract --format tags -o raw/all.{$src,$tgt} \
+    --source $archive::train.tags.$pair.$src --target $archive::train.tags.$pair.$tgt
+onmt_evsoftmax corpora clean --max-words 175 --max-ratio 1.5 --keep-repeated --exclude text/test.$src \
+    -o raw/clean.{$src,$tgt} raw/all.{$src,$tgt}
+onmt_evsoftmax corpora split --every 23 -o text raw/clean.{$src,$tgt}
 
-members() {  # members LANG: the test sets in that language, in the order of the protocol
-    local set
-    for set in TED.dev2010 TEDX.dev2012 TED.tst2010 TED.tst2011 TED.tst2012; do
-        printf '%s\n' "$archive::IWSLT14.$set.$pair.$1.xml"
-    done
-}
-mapfile -t english < <(members en)
-mapfile -t german < <(members de)
-text test "$pair.tgz" -- --format segments --source "${english[@]}" --target "${german[@]}"
-raw all "$pair.tgz" -- --format tags \
-    --source "$archive::train.tags.$pair.en" --target "$archive::train.tags.$pair.de"
-
-raw=$OUTPUT/raw text=$OUTPUT/text
-step "clean" "$raw/clean.en" "$raw/clean.de" -- corpora clean "$raw/all.en" "$raw/all.de" \
-    -o "$raw/clean.en" "$raw/clean.de" --max-words 175 --max-ratio 1.5 --keep-repeated \
-    --exclude "$text/test.en"
-step "validate on every 23rd line" "$text/train.en" "$text/train.de" "$text/valid.en" "$text/valid.de" \
-    -- corpora split "$raw/clean.en" "$raw/clean.de" --every 23 -o "$text"
-encode_text train "valid test"
-[[ $DRY_RUN ]] || say "ready: $OUTPUT/data"
+# SentencePiece takes text as it is; for BPE ($words is then tokenised/) punctuation is set apart first.
+if [[ $subwords == bpe ]]; then
+    onmt_evsoftmax corpora tokenise --lang $src --jobs "$jobs" -o tokenised text/{train,valid,test}.$src
+    onmt_evsoftmax corpora tokenise --lang $tgt --jobs "$jobs" -o tokenised text/{train,valid,test}.$tgt
+fi
+onmt_evsoftmax corpora learn-$subwords --size "$size" --subwords-from "$subwords_from" -o "data/$model" \
+    $words/train.{$src,$tgt}
+onmt_evsoftmax corpora encode --model "data/$model" --jobs "$jobs" -o data $words/{train,valid,test}.{$src,$tgt}
+onmt_evsoftmax corpora vocabulary --subwords-from "$subwords_from" -o data/vocab.shared data/train.{$src,$tgt}

@@ -1,26 +1,40 @@
 #!/usr/bin/env bash
-. "$(dirname "$0")/../lib.sh"
-ABOUT="Prepare Tatoeba EN-DE (170 000 pairs, to pretrain on) and Multi30k (29 000, to fine-tune on):
-fetch, extract, split Tatoeba by English sentence, joint subwords of both, vocabulary."
-EXAMPLE="--data-dir ~/corpora -o runs/tatoeba-multi30k"
-OUTPUT=runs/tatoeba-multi30k
-SUBWORDS=sentencepiece
-SIZE=4000
-options "$@"
+# Tatoeba, 170 000 everyday sentences to pretrain on, and Multi30k, 29 000 captions to fine-tune on, in joint
+# subwords of both. See --help.
+# shellcheck disable=SC2154,SC2086  # the variables come from `settings`; language codes are single words
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+command -v onmt_evsoftmax >/dev/null || PATH=$here/../../.venv/bin:$PATH
+settings=$(onmt_evsoftmax corpora options "$here" "$@")
+eval "$settings"  # $src $tgt $subwords $size … from recipe.yaml and the options; steps into the output folder
 
-captions
+onmt_evsoftmax corpora fetch --sources "$sources" --data-dir "$data_dir" -o downloads \
+    {train,val,test_2016_flickr}.{$src,$tgt}.gz deu-eng.zip
+onmt_evsoftmax corpora extract --source downloads/train.$src.gz --target downloads/train.$tgt.gz \
+    -o text/train.{$src,$tgt}
+onmt_evsoftmax corpora extract --source downloads/val.$src.gz --target downloads/val.$tgt.gz \
+    -o text/valid.{$src,$tgt}
+onmt_evsoftmax corpora extract --source downloads/test_2016_flickr.$src.gz \
+    --target downloads/test_2016_flickr.$tgt.gz -o text/test.{$src,$tgt}
 
-# Captions that are tested on must not be pretrained on, however unlikely they are in Tatoeba.
-text=$OUTPUT/text raw=$OUTPUT/raw
-raw tatoeba deu-eng.zip -- --format columns --source "$ARCHIVES/deu-eng.zip::deu.txt"
-step "clean Tatoeba" "$raw/clean.en" "$raw/clean.de" -- corpora clean "$raw/tatoeba.en" "$raw/tatoeba.de" \
-    -o "$raw/clean.en" "$raw/clean.de" --max-words 100 --exclude "$text/valid.en" "$text/test.en"
-step "split Tatoeba by English sentence" "$raw/split/train.en" "$raw/split/valid.de" -- \
-    corpora split "$raw/clean.en" "$raw/clean.de" --by-source 1000 -o "$raw/split"
-for set in train valid test; do for lang in en de; do
-    step "tatoeba-$set.$lang" "$text/tatoeba-$set.$lang" -- \
-        renamed "$text/tatoeba-$set.$lang" cp "$raw/split/$set.$lang" @
-done; done
+# Captions that are validated or tested on must not be pretrained on, however unlikely they are in Tatoeba.
+# All translations of a sentence are on one side of the split.
+swap=()
+[[ $src == en ]] || swap=(--swap)  # the first column is English
+onmt_evsoftmax corpora extract --format columns --source downloads/deu-eng.zip::deu.txt "${swap[@]}" \
+    -o raw/tatoeba.{$src,$tgt}
+onmt_evsoftmax corpora clean --max-words 100 --exclude text/{valid,test}.$src -o raw/clean.{$src,$tgt} \
+    raw/tatoeba.{$src,$tgt}
+onmt_evsoftmax corpora split --by-source 1000 --prefix tatoeba- -o text raw/clean.{$src,$tgt}
 
-encode_text "tatoeba-train train" "tatoeba-valid tatoeba-test valid test"
-[[ $DRY_RUN ]] || say "ready: $OUTPUT/data"
+# SentencePiece takes text as it is; for BPE ($words is then tokenised/) punctuation is set apart first.
+if [[ $subwords == bpe ]]; then
+    onmt_evsoftmax corpora tokenise --lang $src --jobs "$jobs" -o tokenised text/{,tatoeba-}{train,valid,test}.$src
+    onmt_evsoftmax corpora tokenise --lang $tgt --jobs "$jobs" -o tokenised text/{,tatoeba-}{train,valid,test}.$tgt
+fi
+onmt_evsoftmax corpora learn-$subwords --size "$size" --subwords-from "$subwords_from" -o "data/$model" \
+    $words/{tatoeba-,}train.{$src,$tgt}
+onmt_evsoftmax corpora encode --model "data/$model" --jobs "$jobs" -o data \
+    $words/{,tatoeba-}{train,valid,test}.{$src,$tgt}
+onmt_evsoftmax corpora vocabulary --subwords-from "$subwords_from" -o data/vocab.shared \
+    data/{tatoeba-,}train.{$src,$tgt}

@@ -1,30 +1,40 @@
 #!/usr/bin/env bash
-. "$(dirname "$0")/../lib.sh"
-ABOUT="Prepare WMT16 EN-DE (4.5 million pairs, 1.7 GB of archives) for training:
-fetch, extract Common Crawl, Europarl v7, News Commentary v11 and newstest, clean, tokenise, 32 000
-joint BPE merges (or SentencePiece), vocabulary. Validates on newstest2015, tests on newstest2016."
-EXAMPLE="-o runs/wmt16 --jobs 16"
-OUTPUT=runs/wmt16
-SIZE=32000
-options "$@"
+# WMT16: Common Crawl, Europarl v7 and News Commentary v11 (4.5 million pairs, 1.7 GB of archives), 32 000 joint
+# BPE merges; newstest2015 validates, newstest2016 tests. See --help.
+# shellcheck disable=SC2154,SC2086  # the variables come from `settings`; language codes are single words
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+command -v onmt_evsoftmax >/dev/null || PATH=$here/../../.venv/bin:$PATH
+settings=$(onmt_evsoftmax corpora options "$here" "$@")
+eval "$settings"  # $src $tgt $subwords $size … from recipe.yaml and the options; steps into the output folder
 
-text=$OUTPUT/text raw=$OUTPUT/raw
-sgm() {  # sgm NAME ARCHIVE SET
-    text "$1" "$2" -- --format segments --source "$ARCHIVES/$2::$3-ende-src.en.sgm" \
-        --target "$ARCHIVES/$2::$3-ende-ref.de.sgm"
-}
-sgm valid dev.tgz newstest2015
-sgm test test.tgz newstest2016
+onmt_evsoftmax corpora fetch --sources "$sources" --data-dir "$data_dir" -o downloads
+onmt_evsoftmax corpora extract --format segments -o text/valid.{$src,$tgt} \
+    --source downloads/dev.tgz::newstest2015-$src$tgt-src.$src.sgm \
+    --target downloads/dev.tgz::newstest2015-$src$tgt-ref.$tgt.sgm
+onmt_evsoftmax corpora extract --format segments -o text/test.{$src,$tgt} \
+    --source downloads/test.tgz::newstest2016-$src$tgt-src.$src.sgm \
+    --target downloads/test.tgz::newstest2016-$src$tgt-ref.$tgt.sgm
 
-corpus() {  # corpus NAME ARCHIVE STEM
-    raw "$1" "$2" -- --format plain --source "$ARCHIVES/$2::$3.de-en.en" --target "$ARCHIVES/$2::$3.de-en.de"
-    step "clean $1" "$text/$1.en" "$text/$1.de" -- corpora clean "$raw/$1.en" "$raw/$1.de" \
-        -o "$text/$1.en" "$text/$1.de" --max-words 150 --max-ratio 1.5 \
-        --exclude "$text/valid.en" "$text/test.en"
-}
-corpus commoncrawl training-parallel-commoncrawl.tgz commoncrawl
-corpus europarl training-parallel-europarl-v7.tgz europarl-v7
-corpus newscommentary training-parallel-nc-v11.tgz news-commentary-v11
+for corpus in commoncrawl:commoncrawl europarl:europarl-v7 newscommentary:news-commentary-v11; do
+    name=${corpus%%:*} file=${corpus##*:}
+    onmt_evsoftmax corpora extract -o raw/$name.{$src,$tgt} \
+        --source downloads/training-parallel-${file/#news-commentary/nc}.tgz::$file.$pair.$src \
+        --target downloads/training-parallel-${file/#news-commentary/nc}.tgz::$file.$pair.$tgt
+    onmt_evsoftmax corpora clean --max-words 150 --max-ratio 1.5 --exclude text/{valid,test}.$src \
+        -o text/$name.{$src,$tgt} raw/$name.{$src,$tgt}
+done
 
-encode_text "commoncrawl europarl newscommentary" "valid test"
-[[ $DRY_RUN ]] || say "ready: $OUTPUT/data"
+# SentencePiece takes text as it is; for BPE ($words is then tokenised/) punctuation is set apart first.
+if [[ $subwords == bpe ]]; then
+    onmt_evsoftmax corpora tokenise --lang $src --jobs "$jobs" -o tokenised \
+        text/{commoncrawl,europarl,newscommentary,valid,test}.$src
+    onmt_evsoftmax corpora tokenise --lang $tgt --jobs "$jobs" -o tokenised \
+        text/{commoncrawl,europarl,newscommentary,valid,test}.$tgt
+fi
+onmt_evsoftmax corpora learn-$subwords --size "$size" --subwords-from "$subwords_from" -o "data/$model" \
+    $words/{commoncrawl,europarl,newscommentary}.{$src,$tgt}
+onmt_evsoftmax corpora encode --model "data/$model" --jobs "$jobs" -o data \
+    $words/{commoncrawl,europarl,newscommentary,valid,test}.{$src,$tgt}
+onmt_evsoftmax corpora vocabulary --subwords-from "$subwords_from" -o data/vocab.shared \
+    data/{commoncrawl,europarl,newscommentary}.{$src,$tgt}

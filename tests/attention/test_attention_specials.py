@@ -49,7 +49,7 @@ def test_masked_keys_take_no_part_explicitly(given):
     kept = (key[:, :, mask], value[:, :, mask])
     expected = evsoftmax_attention(query, *kept, backend="explicit", **options)
     if given != "causal":
-        options = {"mask": mask if given == "keys" else mask.expand(50, 50).clone()}
+        options = {"attn_mask": mask if given == "keys" else mask.expand(50, 50).clone()}
     for leaves in junk_cases(query, key, value, mask):
         out = evsoftmax_attention(*leaves, backend="explicit", **options)
         torch.testing.assert_close(out, expected, atol=1e-6, rtol=1e-5)
@@ -135,7 +135,9 @@ def test_an_offset_far_from_zero_changes_no_result(instruction_set, offset, is_c
         for got, want in zip(torch.autograd.grad(out, leaves, grad), grads, strict=True):
             torch.testing.assert_close(got.double(), want, atol=2e-5, rtol=1e-5)
         one_hot = torch.eye(140).expand(1, 2, 140, 140)
-        p = evsoftmax_attention(query, key, one_hot, given, is_causal, 1.0, backend="fused")
+        p = evsoftmax_attention(
+            query, key, one_hot, given, is_causal=is_causal, scale=1.0, backend="fused"
+        )
         assert (p >= 0).all()
 
 

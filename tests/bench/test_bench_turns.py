@@ -89,5 +89,20 @@ def test_speed_of_training_is_that_of_the_steps_after_the_warm_up():
 
 
 def test_time_of_translating_ends_where_it_is_reported():
-    log = [(1.0, "loading"), (9.0, "Total translation time (s): 4.0")]
-    assert endtoend._translating(recorded([(0.0, 6.0), (8.5, 9.5)], log)) == 1.5
+    # 40 sentences of 100 ms: from 5 to 9, of which the program ran a second and a half. The total,
+    # which OpenNMT-py rounds to tenths of a second, is not used: it may be nothing.
+    said = ("Total translation time (s): 0.0", "Average translation time (ms): 100.0")
+    log = [(1.0, "loading"), *((9.0, line) for line in said)]
+    program = recorded([(0.0, 6.0), (8.5, 9.5)], log)
+    assert endtoend._translating_speed(program, 40) == 40 * endtoend.LENGTH / 1.5
+
+
+def test_too_little_to_measure_is_an_error_and_no_division_by_zero():
+    with pytest.raises(UserError, match="onmt_train had too little to do to be measured"):
+        recorded([(0.0, 1.0)], []).speed(9, 1.5, 1.6)
+
+
+def test_what_a_program_says_last_belongs_to_its_last_turn(tmp_path):
+    (program,) = run_in_turns({"a": python("print('end')")}, tmp_path).values()
+    ((when, _),) = program.find("end")
+    assert program.turns[-1][0] <= when <= program.turns[-1][1]

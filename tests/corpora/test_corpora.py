@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -122,7 +123,7 @@ def test_segments_of_xml_and_sgml_are_unescaped():
 
 def test_columns_take_two_and_name_a_line_with_fewer(tmp_path):
     path = write(tmp_path / "deu.txt", "Hi.\tHallo!\tCC-BY", "Run!")
-    rows = extract.columns(path, None)
+    rows = extract.columns(str(path), parallel.lines_of(path))
     assert next(rows) == ("Hi.", "Hallo!")
     with pytest.raises(UserError, match=r"deu\.txt, line 2: no tab"):
         next(rows)
@@ -230,11 +231,17 @@ def test_a_wrong_model_is_refused_in_one_sentence(tmp_path):
         subwords.encoder(path)
 
 
-def test_too_many_pieces_are_told(tmp_path):
+@pytest.mark.parametrize("size", [90000, 10**30])
+def test_too_many_pieces_are_told(tmp_path, size):
     text = write(tmp_path / "text", *TEXT)
-    with pytest.raises(UserError, match="SentencePiece cannot learn 90000 pieces"):
-        subwords.learn("sentencepiece", [text], 90000, tmp_path / "s.model")
+    with pytest.raises(UserError, match=f"SentencePiece cannot learn {size} pieces"):
+        subwords.learn("sentencepiece", [text], size, tmp_path / "s.model")
     assert list(tmp_path.iterdir()) == [text]
+
+
+def test_settings_nested_beyond_reason_are_told(tmp_path):
+    with pytest.raises(UserError, match="deep is not valid YAML"):
+        settings.read(write(tmp_path / "deep", "[" * 20_000))
 
 
 def test_pieces_of_a_large_corpus_are_learnt_from_all_its_files(tmp_path, monkeypatch):
@@ -260,21 +267,94 @@ def test_numbers_are_checked_by_the_command(tmp_path, option):
 # ---------------------------------------------------------------- settings
 
 
-def test_later_settings_overrule_earlier_ones(tmp_path):
-    first = write(
-        tmp_path / "train.yaml", "data:", "  train: {path: a}", "train_steps: 10", "seed: 1"
-    )
-    second = write(tmp_path / "finetune.yaml", "train_steps: 5", "reset_optim: all")
-    write(tmp_path / "out.yaml", *settings.merged([first, second]))
-    assert settings.read(tmp_path / "out.yaml") == {
-        "data": {"train": {"path": "a"}},
-        "train_steps": 5,
-        "seed": 1,
-        "reset_optim": "all",
-    }
-
-
 def test_a_key_written_twice_is_an_error(tmp_path):
     path = write(tmp_path / "a.yaml", "seed: 1", "heads: 2", "seed: 3")
     with pytest.raises(UserError, match=r"a\.yaml: the key 'seed' is written twice"):
         settings.read(path)
+
+
+# ---------------------------------------------------------------- verbs in a pipe, and twice
+
+
+def piped(text: str, *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "onmt_evsoftmax.corpora", *words],
+        input=text,
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    return done.stdout
+
+
+def test_a_pipe_of_verbs_is_the_same_as_their_files(tmp_path):
+    archive = tar(tmp_path / "de-en.tgz", iwslt_members())
+    member = f"{archive}::train.tags.de-en.de"
+    lines = piped("", "extract", "--format", "tags", "--source", member)
+    tokens = piped(lines, "tokenise", "--lang", "de")
+    (tmp_path / "text").mkdir()
+    text = write(tmp_path / "text" / "a.de", *lines.splitlines())
+    main(["tokenise", "--lang", "de", "-o", str(tmp_path / "tokens"), str(text)])
+    assert (tmp_path / "tokens" / "a.de").read_text(encoding="utf-8") == tokens
+    codes = tmp_path / "bpe.codes"
+    main(["learn-bpe", "--size", "30", "-o", str(codes), str(tmp_path / "tokens" / "a.de")])
+    pieces = piped(tokens, "encode", "--model", str(codes))
+    assert "@@" in pieces
+    assert piped(pieces, "decode", "--kind", "bpe", "--detokenise", "de") == lines
+    counted = piped(pieces, "vocabulary").splitlines()
+    assert sum(int(row.split("\t")[1]) for row in counted) == len(pieces.split())
+
+
+def test_pairs_in_a_pipe_have_a_tab_between(tmp_path):
+    (tmp_path / "a.tsv").write_text("one two\teins zwei\nalone\t\none two\teins zwei\n")
+    pairs = piped("", "extract", "--format", "columns", "--source", str(tmp_path / "a.tsv"))
+    assert piped(pairs, "clean") == "one two\teins zwei\n"
+    swapped = ["extract", "--format", "columns", "--swap", "--source", str(tmp_path / "a.tsv")]
+    assert piped("", *swapped).startswith("eins zwei\tone two\n")
+
+
+def test_a_finished_verb_does_nothing_and_says_so(tmp_path, capsys):
+    source, target = write(tmp_path / "a.en", *TEXT), write(tmp_path / "a.de", *TEXT)
+    out = [str(tmp_path / "b.en"), str(tmp_path / "b.de")]
+    assert main(["clean", str(source), str(target), "-o", *out]) == 0
+    before = [Path(path).stat().st_mtime_ns for path in out]
+    assert main(["clean", str(source), str(target), "-o", *out]) == 0
+    assert f"{out[0]}, {out[1]}: already there, nothing to do" in capsys.readouterr().err
+    assert [Path(path).stat().st_mtime_ns for path in out] == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "clean a.en a.de -o a.en b.de",
+        "tokenise --lang en -o . a.en",
+        "encode --model codes -o . link.en",
+        "vocabulary -o a.en a.en a.de",
+        "learn-bpe --size 5 -o a.de a.en a.de",
+        "decode --kind bpe a.en -o a.en",
+        "extract --source a.en --target a.de -o a.en b.de",
+    ],
+)
+def test_an_output_that_is_an_input_is_refused(tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "a.en", *TEXT)
+    write(tmp_path / "a.de", *TEXT)
+    subwords.learn("bpe", [tmp_path / "a.en"], 5, tmp_path / "codes")
+    (tmp_path / "link.en").symlink_to("a.en")
+    before = (tmp_path / "a.en").read_bytes()
+    with pytest.raises(UserError, match=r"is the input .*; give the output another name"):
+        main(words.split())
+    assert (tmp_path / "a.en").read_bytes() == before
+    assert not (tmp_path / "b.de").exists()
+
+
+@pytest.mark.parametrize("lang", ["ru", "ja", "zh", "el", "xx"])
+def test_any_language_can_be_tokenised(lang):
+    assert tokenise.tokenise_line(lang, "Ωραία, мир!").split()[-1] == "!"
+
+
+def test_a_target_without_text_is_asked_for(tmp_path):
+    source = write(tmp_path / "a.en", "x")
+    with pytest.raises(UserError, match="there is no --target"):
+        main(["extract", "--source", str(source), "-o", str(tmp_path / "x"), str(tmp_path / "y")])
+    assert list(tmp_path.iterdir()) == [source]

@@ -11,8 +11,9 @@ from typing import ClassVar
 import pytest
 from corpus_files import gz, tar, zipped
 
-from onmt_evsoftmax.corpora.fetch import Source, fetch, read_sources
+from onmt_evsoftmax.corpora.fetch import Source, fetch, listed
 from onmt_evsoftmax.report.console import UserError
+from onmt_evsoftmax.report.download import download
 
 CONTENT = bytes(range(256)) * 4000  # a million bytes
 
@@ -98,6 +99,12 @@ def test_a_dead_address_is_told(tmp_path):
         fetch([Source("x", "http://127.0.0.1:9/x", ())], tmp_path)
 
 
+@pytest.mark.parametrize("address", ["url", "", "http://[x/"])
+def test_what_is_no_address_is_told(tmp_path, address):
+    with pytest.raises(UserError, match="is not an address to download from"):
+        download(address, tmp_path / "x", (), otherwise="do without")
+
+
 def test_a_local_copy_is_checked_in_its_place(tmp_path):
     data, out = tmp_path / "data", tmp_path / "out"
     data.mkdir()
@@ -127,18 +134,9 @@ def test_without_a_published_checksum_the_first_use_is_remembered(tmp_path):
         fetch([source], out, tmp_path)
 
 
-def test_a_malformed_list_names_its_line(tmp_path):
-    path = tmp_path / "sources.tsv"
-    path.write_text("# c\na.tgz\thttp://x\tcrc:12\n")
-    with pytest.raises(UserError, match=r"sources\.tsv, line 2: crc:12 is not md5:"):
-        read_sources(path)
-
-
-def test_every_recipes_list_can_be_read():
-    lists = sorted((Path(__file__).parents[2] / "recipes").glob("*/sources.tsv"))
-    assert len(lists) == 4
-    for path in lists:
-        assert all(source.url.startswith("http") for source in read_sources(path))
+def test_a_checksum_of_another_kind_is_refused():
+    with pytest.raises(UserError, match=r"a\.gz: crc:1 is not md5:… or sha256:…"):
+        listed({"a.gz": ["http://x/a.gz", "crc:1"]})
 
 
 @pytest.mark.parametrize("name", ["a.tgz", "a.zip", "a.gz"])

@@ -13,7 +13,7 @@ from compiled import needs_kernels
 from row_cases import REFERENCE, each, generator
 
 from onmt_evsoftmax import kernels
-from onmt_evsoftmax.kernels import rows as operators
+from onmt_evsoftmax.kernels import library
 from onmt_evsoftmax.normalizers import functional
 
 pytestmark = needs_kernels
@@ -78,4 +78,4 @@ def test_what_is_not_served_is_left_to_the_caller():
         assert kernels.rows_forward("evsoftmax", torch.randn(3, 4)) is None
     with torch.enable_grad():
         assert kernels.rows_backward("evsoftmax", torch.rand(3, 4), torch.rand(3, 4)) is None
-    assert set(operators.NORMALIZERS) == set(REFERENCE)
+    assert set(library.NORMALIZERS) == set(REFERENCE)

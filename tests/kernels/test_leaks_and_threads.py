@@ -32,7 +32,7 @@ def rows_of(scores: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def attention_of(scores: torch.Tensor) -> tuple[torch.Tensor, ...]:
     leaf = scores.clone().requires_grad_()
-    out = evsoftmax_attention(leaf, leaf, leaf, is_causal=True, way="fused")
+    out = evsoftmax_attention(leaf, leaf, leaf, is_causal=True, backend="fused")
     return out.detach(), *torch.autograd.grad(out.square().sum(), leaf)
 
 
@@ -78,7 +78,7 @@ def call_rows() -> Callable[[], object]:
 def call_attention() -> Callable[[], object]:
     query, key = (torch.randn(1, 2, length, 8, requires_grad=True) for length in (3, 5))
     mask = torch.ones(5, dtype=torch.bool)
-    return lambda: evsoftmax_attention(query, key, key, mask, way="fused").sum().backward()
+    return lambda: evsoftmax_attention(query, key, key, mask, backend="fused").sum().backward()
 
 
 def resident_bytes() -> int:

@@ -7,6 +7,7 @@ import torch
 from compiled import with_each_instruction_set
 from row_cases import each
 
+from onmt_evsoftmax.kernels import library
 from onmt_evsoftmax.normalizers import functional
 
 pytestmark = with_each_instruction_set
@@ -17,7 +18,8 @@ def test_operators_keep_torch_s_rules(name):
     scores = torch.randn(3, 4, 9, requires_grad=True)
     mask = torch.rand(3, 1, 9) < 0.8
     forward = torch.ops.onmt_evsoftmax.rows_forward.default
-    for arguments in ((None, 0.0, True), (mask, 0.0, False), (mask, 1e-3, True)):
+    parameter = library.RANGES[name][1] and 1e-3
+    for arguments in ((None, 0.0, True), (mask, 0.0, False), (mask, parameter, True)):
         torch.library.opcheck(forward, (name, scores, *arguments))
     p = torch.rand(3, 4, 9)
     backward = torch.ops.onmt_evsoftmax.rows_backward.default
@@ -117,6 +119,9 @@ def test_operators_refuse_in_a_sentence():
             forward(name, scores, None, 0.0, True)
         with pytest.raises(error, match=says):
             backward(name, scores, scores)
+    for name, parameter in (("evsoftmax", -1.0), ("evsoftmax", 1e-45), ("sparsemax", 0.5)):
+        with pytest.raises(ValueError, match="does not take the parameter"):
+            forward(name, torch.randn(3, 4), None, parameter, True)
 
 
 def test_attention_operators_refuse_what_the_forward_pass_did_not_give():

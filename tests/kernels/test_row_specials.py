@@ -90,7 +90,8 @@ def test_an_offset_far_from_zero_changes_no_probability(name, columns, dtype, of
             valid = torch.ones_like(mask) if given is None else given
             near = scores.double() - scores.amax(-1, keepdim=True).double()  # exact
             for option in options:
-                p, support = kernels.rows_forward(name, scores, given, **option)
+                eps = option.get("eps", 0.0)
+                p, support = kernels.rows_forward(name, scores, given, parameter=eps)
                 assert (p >= 0).all()
                 assert (p[~valid] == 0).all()
                 for v, m, q, s in zip(near.numpy(), valid, p, support, strict=True):

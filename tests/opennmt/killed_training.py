@@ -20,7 +20,7 @@ import torch
 import torch._dynamo  # the optimizer would import it, slowly, in every child
 from onmt.bin.train import main
 
-KILLS = 20
+KILLS = 10
 
 
 def slow_save(original: object) -> object:

@@ -16,7 +16,7 @@ from workbench import IS_35
 
 from onmt_evsoftmax.opennmt import record_attention
 from onmt_evsoftmax.opennmt.modules import EXCLUDED
-from onmt_evsoftmax.opennmt.swap import attention_sites
+from onmt_evsoftmax.opennmt.sites import attention_sites
 
 # Float64 NumPy, one unmasked row → probabilities. Learned alphas start at 1.5.
 BY_NAME = {

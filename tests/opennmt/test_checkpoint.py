@@ -20,7 +20,7 @@ from models import TRANSFORMER, build, flags, parse
 
 from onmt_evsoftmax.opennmt import checkpoint as checkpoints
 from onmt_evsoftmax.opennmt.checkpoint import SparseOptions, load, save, stamped, sweep
-from onmt_evsoftmax.opennmt.settings import ADDED, Settings
+from onmt_evsoftmax.opennmt.settings import EXTENDED, Settings, options_of
 from onmt_evsoftmax.report.console import UserError
 
 SITE = Path(torch.__file__).parents[1]
@@ -49,7 +49,8 @@ def test_softmax_is_stored_exactly_as_opennmt_stores_it(tmp_path: Path) -> None:
     save(written, tmp_path / "model.pt")
     options = load(tmp_path / "model.pt")["opt"]
     assert type(options) is Namespace
-    assert not [name for name in vars(options) if name in ADDED or "evsoftmax" in name]
+    ours = set(options_of(options)) - set(EXTENDED)
+    assert not [name for name in vars(options) if name in ours or "evsoftmax" in name]
     with torch.serialization.safe_globals([argparse.Namespace]):
         plain = torch.load(tmp_path / "model.pt", weights_only=True)
     assert plain["opt"] == options
@@ -138,6 +139,23 @@ def test_switched_off_the_lock_holds_even_for_old_style_loading(tmp_path: Path) 
     assert "onmt_evsoftmax, which is switched off here" in done.stderr
 
 
+def test_installed_but_not_imported_it_opens(tmp_path: Path) -> None:
+    """Whoever reads a checkpoint by hand, before OpenNMT-py is imported, has the plugin."""
+    path = tmp_path / "model.pt"
+    save(example("-attention_normalizer", "evsoftmax"), path)
+    code = (
+        f"import sys, torch; c = torch.load({str(path)!r}, weights_only=False); "
+        "from onmt_evsoftmax.opennmt import installed; "
+        "print(c['opt'].attention_normalizer, installed())"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    env.pop("ONMT_EVSOFTMAX", None)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, env=env
+    )
+    assert done.stdout == "evsoftmax True\n", done.stderr
+
+
 class Payload:
     """Unpickling it creates a file: the mark that code has run."""
 
@@ -190,6 +208,10 @@ def test_a_broken_or_missing_file_is_told(tmp_path: Path) -> None:
     torch.save({"weights": torch.ones(3)}, path)
     with pytest.raises(UserError, match="not an OpenNMT-py checkpoint"):
         load(path)
+    for content in (b"hello\n", b"{}", b"\x89PNG\r\n", b"e" * 5000, "größer".encode()):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=r"model\.pt"):
+            load(path)
 
 
 def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,6 +298,18 @@ def test_checkpoints_of_different_normalizers_have_no_mean(tmp_path: Path) -> No
     save(example("-attention_normalizer", "sparsemax"), tmp_path / "b.pt")
     with pytest.raises(UserError, match="different normalizers"):
         onmt.bin.average_models.average_models([str(tmp_path / "a.pt"), str(tmp_path / "b.pt")])
+
+
+@pytest.mark.parametrize("difference", [("attention_backend", "explicit"), ("attention_eps", 0.1)])
+def test_how_a_model_was_trained_does_not_keep_it_from_a_mean(
+    tmp_path: Path, difference: tuple[str, Any]
+) -> None:
+    one = flags(attention_normalizer="evsoftmax")
+    save(example(*one), tmp_path / "a.pt")
+    save(example(*one, f"-{difference[0]}", str(difference[1])), tmp_path / "b.pt")
+    paths = [str(tmp_path / "a.pt"), str(tmp_path / "b.pt")]
+    mean = onmt.bin.average_models.average_models(paths)
+    assert torch.equal(mean["model"]["weight"], example()["model"]["weight"])
 
 
 def test_the_record_of_what_was_written_is_not_stored() -> None:

@@ -12,8 +12,8 @@ from models import LANGUAGE_MODEL, RNN, TRANSFORMER, batch, build, flags, parse
 from workbench import IS_35
 
 from onmt_evsoftmax import kernels
-from onmt_evsoftmax.opennmt import fused, record_attention
-from onmt_evsoftmax.opennmt.swap import put_normalizers
+from onmt_evsoftmax.opennmt import modules, record_attention
+from onmt_evsoftmax.opennmt.sites import put_normalizers
 from onmt_evsoftmax.report.console import UserError
 
 needs_kernels = pytest.mark.skipif(
@@ -29,13 +29,13 @@ MATRIX = [*LANGUAGE_MODEL, *flags(attention_normalizer="evsoftmax")]
 def fused_calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each call of the fused function was causal."""
     calls: list[bool] = []
-    original = fused.evsoftmax_attention
+    original = modules.sparse_attention
 
-    def count(query: Any, key: Any, value: Any, mask: Any, *, is_causal: bool, **rest: Any) -> Any:
-        calls.append(is_causal)
-        return original(query, key, value, mask, is_causal=is_causal, backend="fused", **rest)
+    def count(*tensors: Any, normalizer: Any) -> Any:
+        calls.append(tensors[-1])
+        return original(*tensors, normalizer=normalizer, backend="fused")
 
-    monkeypatch.setattr(fused, "evsoftmax_attention", count)
+    monkeypatch.setattr(modules, "sparse_attention", count)
     return calls
 
 
@@ -157,7 +157,7 @@ def test_the_start_up_line_says_which(options: list[str], fused_line: str) -> No
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (flags(attention_normalizer="sparsemax"), "only evsoftmax"),
+        (flags(attention_normalizer="sparsemax"), "sparsemax has no fused attention"),
         (
             flags(
                 attention_normalizer="evsoftmax",
@@ -166,7 +166,7 @@ def test_the_start_up_line_says_which(options: list[str], fused_line: str) -> No
             ),
             "position terms|not compiled",
         ),
-        ([], "no attention is evsoftmax"),
+        ([], "all attention is softmax"),
         (
             flags(attention_normalizer="evsoftmax", attention_eps=0.1),
             "is made for eps = 0, not 0.1",
@@ -204,20 +204,20 @@ def test_what_is_not_fused_is_computed_all_the_same() -> None:
 def test_masks_are_read_as_padding_and_future() -> None:
     padding = torch.tensor([[False, False, False], [False, True, True]])[:, None, None, :]
     future = torch.ones(3, 3, dtype=torch.bool).triu(1)
-    assert fused.read_mask(None) == (None, False)
-    included, is_causal = fused.read_mask(padding)
+    assert modules.read_mask(None) == (None, False)
+    included, is_causal = modules.read_mask(padding)
     assert torch.equal(included, ~padding)
     assert not is_causal
-    included, is_causal = fused.read_mask(padding | future)
+    included, is_causal = modules.read_mask(padding | future)
     assert torch.equal(included, ~padding)
     assert is_causal
     window = padding | future | ~torch.ones(3, 3, dtype=torch.bool).triu(-1)
-    assert fused.read_mask(window) is None
+    assert modules.read_mask(window) is None
     for whole in (padding.expand(2, 1, 4, 3), padding.expand(2, 1, 4, 3).contiguous()):
-        included, is_causal = fused.read_mask(whole)
+        included, is_causal = modules.read_mask(whole)
         assert torch.equal(included, ~padding)
         assert not is_causal
-    assert fused.read_mask((padding | future)[..., 1:, :]) is None
+    assert modules.read_mask((padding | future)[..., 1:, :]) is None
 
 
 @needs_kernels

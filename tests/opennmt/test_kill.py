@@ -18,7 +18,7 @@ def step(name: str | None) -> int:
     return int(re.findall(r"\d+", name)[-1]) if name else 0
 
 
-def test_twenty_kills_some_inside_a_save(bench: Workbench) -> None:
+def test_kills_some_inside_a_save(bench: Workbench) -> None:
     name = f"killed-{os.getpid()}"
     config = bench.config(
         name,
@@ -41,13 +41,13 @@ def test_twenty_kills_some_inside_a_save(bench: Workbench) -> None:
     )
     assert done.returncode == 0, done.stderr
     kills = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert len(kills) == 21  # the last one shows that the twentieth could be resumed
+    assert len(kills) == 11  # the last one shows that the tenth could be resumed
     for before, kill in zip([None, *kills], kills, strict=False):
         # Every run started where the last one had completed a save, and got further.
         assert kill["resumed from"] == (before["reached"] if before else None)
         assert step(kill["reached"]) > step(kill["resumed from"])
         assert len(kill["half-written"]) <= 1  # and the next run sweeps it away
-    assert sum(bool(kill["half-written"]) for kill in kills) >= 5
+    assert sum(bool(kill["half-written"]) for kill in kills) >= 3
     whole = [path for path in folder.iterdir() if path.suffix == ".pt"]
     assert len(whole) >= 4
     for path in whole:

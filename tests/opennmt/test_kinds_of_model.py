@@ -17,11 +17,7 @@ KINDS_OF_MODEL: dict[str, dict[str, Any]] = {
         "num_workers": 2,
         "generator_function": "entmax15",
     },
-    **(
-        {"rotary": {"position_encoding": None, "max_relative_positions": -1, "num_workers": 2}}
-        if IS_35
-        else {}
-    ),
+    **({"rotary": {"position_encoding": None, "max_relative_positions": -1}} if IS_35 else {}),
     "copy": {"copy_attn": True},
 }
 

@@ -13,10 +13,10 @@ import torch
 from models import LANGUAGE_MODEL, RNN, TRANSFORMER, build, flags, parse, vocabularies
 from onmt.utils.parse import ArgumentParser
 
-from onmt_evsoftmax.normalizers.registry import normalizer_names
-from onmt_evsoftmax.opennmt.building import alphas
-from onmt_evsoftmax.opennmt.settings import Settings, overrule, written
-from onmt_evsoftmax.opennmt.swap import attention_sites, put_normalizers
+from onmt_evsoftmax.normalizers.registry import get_normalizer, normalizer_names
+from onmt_evsoftmax.opennmt.resuming import learned
+from onmt_evsoftmax.opennmt.settings import Settings, override, written
+from onmt_evsoftmax.opennmt.sites import attention_sites, put_normalizers
 from onmt_evsoftmax.report.console import UserError
 
 
@@ -62,11 +62,17 @@ def test_yaml_and_command_line_both_count_as_written(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["-attention_normalizer", "evsoftmx"], "attention_normalizer: .*did you mean evsoftmax"),
-        (["-generator_function", "sparsehourglass"], "generator_function: .*known: .*entmax15"),
+        (
+            ["-generator_function", "sparsehourglass"],
+            "generator_function: sparsehourglass has no loss .*one of: .*entmax15",
+        ),
         (["-global_attention_function", "max"], "global_attention_function: .*known: "),
-        (["-attention_alpha", "1"], "attention_alpha must be a number above 1, or learn"),
-        (["-attention_alpha", "some"], "attention_alpha must be a number above 1, or learn"),
-        (["-attention_eps", "-1"], "attention_eps must be 0"),
+        (["-attention_alpha", "0.5"], "attention_alpha: alpha must be .*at least 1 .*or learn"),
+        (
+            ["-attention_alpha", "some"],
+            "attention_alpha: alpha must be .*at least 1 .*or learn",
+        ),
+        (["-attention_eps", "-1"], "attention_eps: eps must be 0"),
         (["-atention_normalizer", "evsoftmax"], "-atention_normalizer .*'attention_normalizer'"),
         (["-layerz", "3"], "-layerz is unknown .*did you mean 'layers'"),
     ],
@@ -134,7 +140,7 @@ def test_a_parameter_that_nothing_uses_is_refused() -> None:
         build(*TRANSFORMER, *flags(attention_normalizer="evsoftmax", attention_alpha=1.3))
     with pytest.raises(UserError, match="attention_eps has no effect"):
         build(*TRANSFORMER, *flags(attention_normalizer="sparsemax", attention_eps=0.1))
-    with pytest.raises(UserError, match="one alpha per head"):
+    with pytest.raises(UserError, match="one value per head"):
         build(*RNN, *flags(global_attention_function="entmax", attention_alpha="learn"))
 
 
@@ -227,7 +233,7 @@ class TestOverCheckpoints:
 
 def test_overruling_tells_every_change() -> None:
     options = parse(*flags(attention_normalizer="entmax", attention_alpha=1.3))
-    changes = overrule(options, {"attention_normalizer": "evsoftmax", "attention_eps": 0.1})
+    changes = override(options, {"attention_normalizer": "evsoftmax", "attention_eps": 0.1})
     assert changes == [
         "encoder attention entmax → evsoftmax",
         "decoder attention entmax → evsoftmax",
@@ -237,12 +243,54 @@ def test_overruling_tells_every_change() -> None:
     ]
 
 
+class TestGuidedAlignment:
+    """A gold link outside the support has no gradient; there is a warning that says what to do."""
+
+    ALIGN = flags(lambda_align=0.5, alignment_layer=-1)
+
+    def warnings(self, caplog: pytest.LogCaptureFixture, **options: Any) -> str:
+        given = parse(*TRANSFORMER, *self.ALIGN, *flags(**options))
+        onmt.train_single._get_model_opts(given)
+        return caplog.text
+
+    def test_exact_zeros_train_nothing(self) -> None:
+        """Which is why: here the gold key is below the mean."""
+        for eps, trains in ((0.0, False), (1e-6, True)):
+            scores = torch.tensor([2.0, 0.0, 2.0], requires_grad=True)
+            p = get_normalizer("evsoftmax", eps=eps)(scores)
+            (-p.clamp(min=1e-18).log()[1]).backward()
+            assert bool(scores.grad.abs().sum() > 0) == trains
+
+    def test_a_warning_names_the_remedy(self, caplog: pytest.LogCaptureFixture) -> None:
+        text = self.warnings(caplog, attention_normalizer="evsoftmax")
+        assert "guided alignment (lambda_align) with evsoftmax" in text
+        assert "set attention_eps to a small number" in text
+
+    def test_where_there_is_none_softmax_is(self, caplog: pytest.LogCaptureFixture) -> None:
+        text = self.warnings(caplog, context_attention_normalizer="sparsemax")
+        assert "use context_attention_normalizer: softmax" in text
+        assert "attention_eps" not in text
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"attention_normalizer": "evsoftmax", "attention_eps": 1e-6},
+            {"encoder_attention_normalizer": "evsoftmax"},
+            {},
+        ],
+    )
+    def test_no_warning_without_need(
+        self, caplog: pytest.LogCaptureFixture, options: dict[str, Any]
+    ) -> None:
+        assert "guided alignment" not in self.warnings(caplog, **options)
+
+
 LEARN = flags(attention_normalizer="entmax", attention_alpha="learn")
 
 
 def test_learned_alphas_are_one_per_head_and_train() -> None:
     model = build(*TRANSFORMER, *LEARN).train()
-    names = alphas(name for name, _ in model.named_parameters())
+    names = learned(name for name, _ in model.named_parameters())
     assert len(names) == 6
     parameters = dict(model.named_parameters())
     assert all(parameters[name].shape == (2, 1, 1) for name in names)

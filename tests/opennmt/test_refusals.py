@@ -44,6 +44,34 @@ class TestMistakes:
             self_attn_type="average",
         )
 
+    def test_a_word_that_belongs_to_no_option(self, bench: Workbench) -> None:
+        config = bench.config(f"mistake-{os.getpid()}")
+        done = bench.run("train", "-config", config.name, "evsoftmax", code=2)
+        assert "'evsoftmax' belongs to no option" in done.stderr.splitlines()[-1]
+
+    def test_a_missing_corpus(self, bench: Workbench) -> None:
+        data = {"corpus": {"path_src": "absent", "path_tgt": "train.tgt"}}
+        self.check(bench, "corpus/path_src", data=data)
+
+    def test_a_missing_source_and_a_vocabulary_that_exists(self, bench: Workbench) -> None:
+        model = bench.train("softmax")
+        done = bench.run("translate", "-model", model, "-src", "absent", code=2)
+        last = done.stderr.splitlines()[-1]
+        assert last == "onmt_translate: error: cannot use absent: No such file or directory"
+        done = bench.run("build_vocab", "-config", bench.config("vocabulary").name, code=2)
+        assert done.stderr.splitlines()[-1].endswith("vocab/src exists, stop.")
+
+    def test_a_vocabulary_in_the_current_folder(self, bench: Workbench) -> None:
+        names = {f"{side}_vocab": f"here-{os.getpid()}.{side}" for side in ("src", "tgt")}
+        config = bench.config(f"here-{os.getpid()}", **names)
+        bench.run("build_vocab", "-config", config.name, "-n_sample", "-1")
+        assert len((bench.folder / names["src_vocab"]).read_text().splitlines()) == 24
+
+    def test_a_text_as_a_model(self, bench: Workbench) -> None:
+        arguments = ("-model", "test.src", "-src", "test.src", "-output", "none.out")
+        done = bench.run("translate", *arguments, code=2)
+        assert done.stderr.splitlines()[-1].startswith("onmt_translate: error: test.src is not a")
+
     def test_the_vocabulary_command_checks_keys_as_well(self, bench: Workbench) -> None:
         config = bench.config(f"mistake-{os.getpid()}", layerz=3)
         done = bench.run("build_vocab", "-config", config.name, code=2)
@@ -108,8 +136,9 @@ def test_ctranslate2_converts_softmax_and_refuses_the_rest(bench: Workbench) -> 
         done = subprocess.run(
             [*converter, model, "--output_dir", folder], capture_output=True, text=True
         )
-        assert (done.returncode == 0) == (model == dense), done.stderr
+        assert done.returncode == (0 if model == dense else 2), done.stderr
         assert ("CTranslate2 does not have" in done.stderr) == (model == sparse)
+        assert "Traceback" not in done.stderr
 
 
 def test_the_doctor_is_content(bench: Workbench) -> None:

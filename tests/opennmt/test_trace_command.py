@@ -66,6 +66,15 @@ BAD_MODELS = [
     ("--model softmax.pt --src test.en --tgt short", "test.en has 4 lines but short has 1"),
     ("--model softmax.pt --src test.en --attention-normalizer softmaxx", "softmax"),
     ("--model softmax.pt --src test.en --subword-model absent.model", "cannot read absent.model"),
+    (
+        "--model softmax.pt --src test.en --beam-size 0",
+        "--beam-size: must be a whole number from 1",
+    ),
+    (
+        "--model softmax.pt --src test.en --max-length 0",
+        "--max-length: must be a whole number from 1",
+    ),
+    ("--model softmax.pt --src test.en --gpu 64", "torch finds no"),
     ("--model softmax.pt --src long --tgt long", "long, line 1: the model cannot run on this"),
 ]
 

@@ -76,10 +76,10 @@ def modules_output(loaded: Any, pairs: list[tuple[list[str], list[str]]]) -> dic
 @pytest.mark.parametrize("name", MODELS)
 def test_a_trace_is_what_the_modules_computed(make: Make, name: str) -> None:
     tracer = Tracer(str(make(name)))
-    batch = modules_output(tracer.loaded, PAIRS)
+    batch = modules_output(tracer.model, PAIRS)
     for index, (source, target) in enumerate(PAIRS):
         record = tracer.record(index, source, target)
-        alone = modules_output(tracer.loaded, [(source, target)])
+        alone = modules_output(tracer.model, [(source, target)])
         for kind, attention in record.attention.items():
             rows, keys = (len(side) for side in record.axes(kind))
             assert attention.shape == (2, 2, rows, keys)
@@ -132,9 +132,9 @@ def test_scores_are_the_models_log_probabilities(make: Make) -> None:
     tracer = Tracer(str(make("evsoftmax")))
     source, target = PAIRS[0]
     record = tracer.record(0, source, target)
-    hidden = tracer.loaded.force([source], [target])
-    table = torch.log_softmax(tracer.loaded.model.generator(hidden), -1)[0]
-    vocabulary = tracer.loaded.vocabs["tgt"]
+    hidden = tracer.model.force([source], [target])
+    table = torch.log_softmax(tracer.model.model.generator(hidden), -1)[0]
+    vocabulary = tracer.model.vocabs["tgt"]
     for step, token in enumerate(record.target.tokens):
         assert record.scores[step] == pytest.approx(table[step, vocabulary[token]].item(), abs=1e-5)
     assert record.score == pytest.approx(sum(record.scores))
@@ -148,8 +148,8 @@ def test_without_a_target_it_traces_what_decoding_attended_to(make: Make, name: 
     tracer = Tracer(str(make(name)), beam_size=1, max_length=6)
     source = PAIRS[0][0]
     record = tracer.record(0, source)
-    with record_attention(tracer.loaded.model) as calls:
-        (output,) = tracer.loaded.decode([source])
+    with record_attention(tracer.model.model) as calls:
+        (output,) = tracer.model.decode([source])
     assert record.target.tokens == (*output, "</s>")
     for layer in range(2):
         steps = [c for c in calls if c.kind == "context" and c.layer == layer]
@@ -240,7 +240,7 @@ def test_counts_of_a_model_equal_a_recount_over_its_modules(make: Make) -> None:
     counts = Counts(header, specials=True)
     for record in records:
         counts.add(record)
-    batch = modules_output(tracer.loaded, PAIRS)
+    batch = modules_output(tracer.model, PAIRS)
     for kind, layers in batch.items():
         for layer, weights in enumerate(layers):
             for head in range(2):

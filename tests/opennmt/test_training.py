@@ -10,8 +10,8 @@ import pytest
 import torch
 from workbench import SPARSE, Workbench, settings_of, supports
 
-from onmt_evsoftmax.opennmt.building import alphas
 from onmt_evsoftmax.opennmt.checkpoint import SparseOptions, load
+from onmt_evsoftmax.opennmt.resuming import learned
 
 
 @pytest.mark.parametrize("name", SPARSE)
@@ -53,7 +53,7 @@ class TestTrainingGoesOn:
         assert (before["optim"]["training_step"], after["optim"]["training_step"]) == (61, 71)
         state = after["optim"]["optimizer"]["state"]
         assert {float(entry["step"]) for entry in state.values()} == {70.0}
-        names = alphas(after["model"])
+        names = learned(after["model"])
         assert len(names) == 6
         moved = [(after["model"][n] - before["model"][n]).abs().max().item() for n in names]
         assert all(0 < distance < 0.5 for distance in moved), moved
@@ -101,7 +101,7 @@ def test_averaging_and_release_keep_alphas_and_the_lock(bench: Workbench, averag
     last = bench.train("entmax", **SPARSE["entmax"])
     first = last.with_name("model_step_30.pt")
     weights = [load(path)["model"] for path in (first, last, averaged)]
-    names = alphas(weights[0])
+    names = learned(weights[0])
     assert len(names) == 6
     for name in names:
         assert torch.allclose(weights[2][name], (weights[0][name] + weights[1][name]) / 2)

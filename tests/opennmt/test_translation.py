@@ -8,8 +8,10 @@ import re
 import socket
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -144,14 +146,26 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_the_server_translates_over_http(bench: Workbench) -> None:
+def ask(address: str, question: str) -> Any:
+    """What the server answers: JSON, also if something is wrong."""
+    request = urllib.request.Request(f"{address}/translate", data=question.encode())
+    try:
+        with urllib.request.urlopen(request, timeout=25) as answer:
+            return json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return json.loads(error.read())
+
+
+def test_the_server_translates_and_answers_mistakes_over_http(bench: Workbench) -> None:
     model = bench.train("evsoftmax", **SPARSE["evsoftmax"])
     config = bench.folder / f"server-{os.getpid()}.json"
-    entry = {"id": 1, "model": str(model), "models": [str(model)], "load": True}
-    options = {"gpu": -1, "beam_size": 5}
-    config.write_text(
-        json.dumps({"models_root": "/", "models": [{**entry, "timeout": -1, "opt": options}]})
-    )
+    bad = str(bench.folder / "test.src")
+    options = {"timeout": -1, "opt": {"gpu": -1, "beam_size": 5}}
+    entries = [
+        {"id": 1, "model": str(model), "models": [str(model)], "load": True, **options},
+        {"id": 2, "model": bad, "models": [bad], "load": False, **options},
+    ]
+    config.write_text(json.dumps({"models_root": "/", "models": entries}))
     port = free_port()
     with (bench.folder / f"server-{os.getpid()}.log").open("w") as log:
         server = subprocess.Popen(
@@ -176,10 +190,14 @@ def test_the_server_translates_over_http(bench: Workbench) -> None:
                 assert time.monotonic() < deadline
                 time.sleep(0.2)
         sentences = (bench.folder / "test.src").read_text().splitlines()[:4]
-        question = json.dumps([{"src": text, "id": 1} for text in sentences]).encode()
-        request = urllib.request.Request(f"{address}/translate", data=question)
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            (translations,) = json.loads(answer.read())
+        # A lazily loaded model that is none, twice; one that is not there; not even JSON.
+        for _ in range(2):
+            answer = ask(address, json.dumps([{"src": "w1", "id": 2}]))
+            assert answer["status"] == "error"
+            assert "test.src is not a checkpoint" in answer["error"]
+        assert "No such model '7'" in ask(address, json.dumps([{"src": "w1", "id": 7}]))["error"]
+        assert ask(address, "what?")["status"] == "error"
+        (translations,) = ask(address, json.dumps([{"src": s, "id": 1} for s in sentences]))
     finally:
         server.kill()
         server.wait()

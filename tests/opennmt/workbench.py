@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -14,6 +15,7 @@ from typing import Any
 import onmt
 import yaml
 from filelock import FileLock
+from forked_commands import COMMANDS
 
 from onmt_evsoftmax.opennmt import load_model, record_attention
 from onmt_evsoftmax.opennmt.checkpoint import load
@@ -63,6 +65,18 @@ def write_corpus(folder: Path) -> None:
         (folder / f"{name}.tgt").write_text("".join(" ".join(t).upper() + "\n" for t in targets))
 
 
+@functools.cache
+def forking_server() -> subprocess.Popen[str]:
+    """One process per test worker; it ends with its standard input."""
+    return subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("forked_commands.py"))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        text=True,
+    )
+
+
 class Workbench:
     """A folder with the corpus in it, where the stock commands run as a user would run them."""
 
@@ -72,17 +86,37 @@ class Workbench:
     def run(
         self, command: str, *arguments: object, code: int = 0, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run ``onmt_<command>`` and insist on its exit code."""
-        done = subprocess.run(
-            [str(BIN / f"onmt_{command}"), *map(str, arguments)],
-            cwd=self.folder,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        """Run ``onmt_<command>`` and insist on its exit code.
+
+        With ``env`` in a new process, as what starts with it may differ; else in a fork.
+        """
+        words = [str(argument) for argument in arguments]
+        if env is None and command in COMMANDS:
+            done = self._fork(command, words)
+        else:
+            done = subprocess.run(
+                [str(BIN / f"onmt_{command}"), *words],
+                cwd=self.folder,
+                env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+                capture_output=True,
+                text=True,
+                timeout=300,
+            )
         assert done.returncode == code, f"{done.args}\n{done.stdout}\n{done.stderr}"
         return done
+
+    def _fork(self, command: str, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+        server = forking_server()
+        files = [self.folder / f"{os.getpid()}.{name}" for name in ("stdout", "stderr")]
+        request = {"command": command, "arguments": arguments, "cwd": str(self.folder)}
+        request |= {path.suffix[1:]: str(path) for path in files}
+        assert server.stdin is not None
+        assert server.stdout is not None
+        print(json.dumps(request), file=server.stdin, flush=True)
+        answer = server.stdout.readline()
+        assert answer, f"the server that forks has ended while it ran onmt_{command} {arguments}"
+        texts = [path.read_text() for path in files]
+        return subprocess.CompletedProcess([f"onmt_{command}", *arguments], int(answer), *texts)
 
     def config(self, name: str, **options: Any) -> Path:
         """Write a YAML for training: the small model, what the test wants, nothing else."""

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,9 +11,6 @@ import pytest
 from onmt_evsoftmax.paper import study
 from onmt_evsoftmax.report.console import UserError
 
-ROOT = Path(__file__).parents[2]
-SNAKEMAKE = shutil.which("snakemake", path=str(Path(sys.executable).parent))
-with_snakemake = pytest.mark.skipif(SNAKEMAKE is None, reason="pip install '.[study]'")
 RNG = np.random.default_rng(0)
 
 
@@ -113,6 +106,33 @@ def test_wrong_files_are_named(files, tmp_path):
         study.main(["--scores", str(scores), "--attended", *attended, "-o", "t.doc"])
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[" * 100_000,
+        '{"metrics": [], "systems": {}}',
+        '{"metrics": {"a": 1}, "systems": {}}',
+        '{"metrics": [{"name": "B", "systems": ["a"]}], "systems": {}}',
+        '{"metrics": [{"name": "B", "systems": {"a": 3}}], "systems": {}}',
+        '{"metrics": [{"name": "B", "systems": {"a": {"mean": 3}}}], "systems": ["a"]}',
+    ],
+)
+def test_scores_of_another_shape_are_told(tmp_path, content):
+    (tmp_path / "s.json").write_text(content)
+    with pytest.raises(UserError, match=r"s\.json (is not|has no metric)"):
+        study.read(tmp_path / "s.json", [])
+
+
+@pytest.mark.parametrize("aer", [[], [[]], [3], "x"])
+def test_counts_without_an_alignment_that_can_be_read_have_none(tmp_path, aer):
+    scores = {"systems": {"a": ["x"]}, "metrics": [{"name": "B", "systems": {"a": {"mean": 1.0}}}]}
+    (tmp_path / "s.json").write_text(json.dumps(scores))
+    entry = {**counts(7.0, 3.0)[0], "alignment": {"argmax": {"aer": aer}}}
+    (tmp_path / "a.json").write_text(json.dumps([entry]))
+    told = study.read(tmp_path / "s.json", [("a", tmp_path / "a.json")])
+    assert "alignment error %, layer chosen on test" not in told.rows
+
+
 def test_columns_are_called_as_in_the_paper(tmp_path):
     scores = tmp_path / "s.json"
     systems = {name: {"mean": 30.0} for name in ("posthoc", "evsoftmax")}
@@ -127,56 +147,26 @@ def test_columns_are_called_as_in_the_paper(tmp_path):
     assert "against ev-softmax" in out.read_text()
 
 
-def plan(folder: Path, *words: str) -> tuple[int, str]:
-    """What the workflow would do, with nothing of this environment on the PATH."""
-    done = subprocess.run(
-        [str(SNAKEMAKE), "-s", str(ROOT / "recipes" / "study" / "Snakefile"), "-n", "-p", *words],
-        capture_output=True, text=True, check=False, cwd=folder, env={"PATH": "/usr/bin:/bin"},
-    )  # fmt: skip
-    return done.returncode, done.stdout + done.stderr
+def test_a_collapsed_model_is_zeros_with_a_warning_in_its_column(tmp_path):
+    def metric(**runs):
+        systems = {name: {"mean": np.mean(found), "runs": found} for name, found in runs.items()}
+        return {"name": "BLEU", "higher_is_better": True, "systems": systems}
 
-
-def asked(text: str, stage: str) -> list[str]:
-    """The runs, ``<normalizer>-<seed>``, for which the plan calls this stage of run.sh."""
-    return sorted(
-        f"{name}-{seed}"
-        for name, seed in re.findall(rf"--only {stage} --normalizer (\w+) --seed (\d+)", text)
-    )
-
-
-def runs(normalizers: str, seeds: str) -> list[str]:
-    return sorted(f"{name}-{seed}" for name in normalizers.split() for seed in seeds.split())
-
-
-@with_snakemake
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "trained", "seeds", "processes"),
-    [
-        (["--cores", "2", "--config", "corpus=demo"], "softmax evsoftmax", "1 2", 2),
-        (["--cores", "8", "--config", "corpus=wmt16"],
-         "softmax sparsemax entmax15 evsoftmax", "1", 4),
-        # The command line overrules what the corpus has of its own, and what it has not.
-        (["--cores", "2", "--config", "corpus=demo", "normalizers=[entmax15,sparsemax,evsoftmax]",
-          "seeds=[3]"], "entmax15 sparsemax evsoftmax", "3", 2),
-        (["--cores", "2", "--config", "corpus=wmt16", "normalizers=evsoftmax", "seeds=[7,8]"],
-         "evsoftmax", "7 8", 2),
-    ],
-)  # fmt: skip
-def test_the_plan_is_what_was_asked_for(tmp_path, words, trained, seeds, processes):
-    code, text = plan(tmp_path, *words)
-    assert code == 0, text[-3000:]
-    assert asked(text, "train") == runs(trained, seeds)
-    # Post-hoc evidential is translated and counted, but not trained.
-    columns = f"{trained} posthoc" if "softmax" in trained.split() else trained
-    for stage in ("average", "translate", "attended"):
-        assert asked(text, stage) == runs(columns, seeds)
-    assert f"--only prepare $STUDY_NORMALIZERS --jobs {processes} " in text
-
-
-@with_snakemake
-@pytest.mark.slow
-def test_post_hoc_evidential_needs_softmax(tmp_path):
-    code, text = plan(tmp_path, "--cores", "1", "--config", "normalizers=[posthoc,evsoftmax]")
-    assert code != 0
-    assert "add softmax to normalizers" in text
+    scores = tmp_path / "s.json"
+    metrics = [metric(softmax=[30.0, 31.0], sparsemax=[0.0, 29.0], evsoftmax=[28.0])]
+    files = {"softmax": ["a", "b"], "sparsemax": ["c", "d"], "evsoftmax": ["e"]}
+    scores.write_text(json.dumps({"systems": files, "metrics": metrics}))
+    attended = []
+    for name, means in {"softmax": (9, 9), "sparsemax": (0, 4), "evsoftmax": (0,)}.items():
+        for number, mean in enumerate(means):
+            path = tmp_path / f"{name}{number}.json"
+            # Nothing is aligned where nothing is attended to.
+            path.write_text(json.dumps(counts(mean, mean, [[0.5 if mean else None]])))
+            attended.append(f"{name}={path}")
+    out = tmp_path / "t.txt"
+    study.main(["--scores", str(scores), "--attended", *attended, "-o", str(out)])
+    text = out.read_text(encoding="utf-8")
+    assert re.search(r"seeds +2 +2 \(1 collapsed\) +1 \(1 collapsed\)", text)
+    assert "sparsemax: 1 collapsed: no translation" in text
+    assert re.search(r"attended, all context heads +9\.00.* 2\.00 ± 2\.00 +0\.00", text)
+    assert re.search(r"alignment error .* 50\.00.* 75\.00 ± 25\.00 +100\.00", text)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from onmt_evsoftmax.corpora import settings
+from onmt_evsoftmax.corpora.recipe import Recipe
 from onmt_evsoftmax.report.console import UserError
 
 pytest.importorskip("onmt", reason="the recipes' settings are OpenNMT-py's: pip install OpenNMT-py")
@@ -34,28 +35,85 @@ def translate_parser():
 
 def test_no_yaml_is_left_out():
     found = {path.relative_to(RECIPES).as_posix() for path in RECIPES.glob("*/*.yaml")}
-    kinds = ("train", "finetune", "translate")
+    kinds = ("train", "finetune", "translate", "recipe")
     assert found >= {f"{corpus}/{kind}.yaml" for corpus in CORPORA for kind in kinds}
     assert {name.split("/")[0] for name in found} - {"study", "vae"} == set(CORPORA)
 
 
+def written(tmp_path: Path, corpus: str, **more) -> Path:
+    """The settings of one run in a file."""
+    found = Recipe.read(RECIPES / corpus, {}, more.pop("study", False))
+    path = tmp_path / "settings.yaml"
+    made = settings.of_run(found, "run", "sparsemax", 7, **more)
+    path.write_text("\n".join(settings.as_yaml(made, corpus)), encoding="utf-8")
+    return path
+
+
 @pytest.mark.parametrize("corpus", CORPORA)
-@pytest.mark.parametrize("kind", ["train", "finetune"])
-def test_onmt_train_reads_it(corpus, kind, tmp_path):
+@pytest.mark.parametrize("more", [{}, {"study": True}, {"pretrained": "m.pt"}], ids=str)
+def test_onmt_train_reads_it(corpus, more, tmp_path):
     from onmt.utils.parse import ArgumentParser
 
-    path = RECIPES / corpus / "train.yaml"
-    if kind == "finetune":
-        lines = settings.merged([path, RECIPES / corpus / "finetune.yaml"])
-        path = tmp_path / "finetune.yaml"
-        path.write_text("\n".join(lines), encoding="utf-8")
+    path = written(tmp_path, corpus, **more)
     parser = train_parser()
-    assert unknown(parser, "-config", str(path), "-save_model", "m") == []
-    options = parser.parse_args(["-config", str(path), "-save_model", "m"])
+    assert unknown(parser, "-config", str(path)) == []
+    options = parser.parse_args(["-config", str(path)])
     ArgumentParser.update_model_opts(options)
     ArgumentParser.validate_model_opts(options)
     assert options.encoder_type == options.decoder_type == "transformer"
     assert options.self_attn_type == "scaled-dot", "3.5's default would bypass the normalizers"
+    assert (options.seed, options.save_model) == (7, "run/model")
+    assert options.train_from == more.get("pretrained", "")
+
+
+def test_the_files_of_a_training_follow_the_languages():
+    recipe = Recipe.read(RECIPES / "wmt16", {"source": "cs", "target": "ja"})
+    data = settings.of_run(recipe, "run", "softmax", 1)["data"]
+    assert data["europarl"]["path_src"] == "data/europarl.cs"
+    assert {corpus["path_tgt"].rpartition(".")[2] for corpus in data.values()} == {"ja"}
+    assert recipe.path(recipe.reference) == "text/test.ja"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("sauce: en", "unknown key 'sauce' (did you mean source?)"),
+        ("study: {seed: 1}", "unknown key 'seed' (did you mean seeds?)"),
+        ("source: no", "source must be a language code; quote it"),
+        ("target: en", "source and target are both en"),
+        ("subwords: bpee", "unknown kind of subwords 'bpee' (did you mean bpe?)"),
+        ("target:", "target must be a language code"),
+    ],
+)
+def test_a_recipe_with_a_mistake(tmp_path, line, said):
+    text = "source: en\ntarget: de\nsubwords: bpe\nsize: 9\nreference: text/test.de\n"
+    key = line.partition(":")[0]
+    lines = [other for other in text.splitlines() if other.partition(":")[0] != key]
+    (tmp_path / "recipe.yaml").write_text("\n".join([*lines, line]))
+    with pytest.raises(UserError, match=re.escape(said)):
+        Recipe.read(tmp_path, {})
+
+
+def test_what_has_changed_since_a_training(tmp_path):
+    recipe = Recipe.read(RECIPES / "demo", {"settings": {"dropout": 0.3}})
+    wanted = settings.of_run(recipe, "run", "sparsemax", 7)
+    path = written(tmp_path, "demo")
+    assert settings.change_since(path, wanted) == "dropout was [0.0] and is now 0.3"
+    path.write_text("\n".join(settings.as_yaml(wanted, "demo")), encoding="utf-8")
+    assert settings.change_since(path, wanted) is None
+    assert settings.change_since(tmp_path / "none.yaml", wanted) is None
+
+
+def test_runs_of_before_there_was_one_file_of_settings(tmp_path):
+    """They had the recipe's YAML without its comments, and a line of what was changed."""
+    text = (RECIPES / "demo" / "train.yaml").read_text(encoding="utf-8")
+    (tmp_path / "settings.yaml").write_text(re.sub(r" *#.*", "", text), encoding="utf-8")
+    (tmp_path / "choices").write_text("sparsemax, train.yaml -train_steps 1000 -decay_steps 40\n")
+    changes = {"train_steps": 1000, "decay_steps": 40}
+    for more, said in (({}, None), ({"heads": 8}, "heads was 4 and is now 8")):
+        recipe = Recipe.read(RECIPES / "demo", {"settings": changes | more})
+        wanted = settings.of_run(recipe, "sparsemax-seed7", "sparsemax", 7)
+        assert settings.change_since(tmp_path / "settings.yaml", wanted) == said
 
 
 @pytest.mark.parametrize("corpus", CORPORA)
@@ -79,7 +137,11 @@ def test_a_misspelt_key_would_be_found(tmp_path):
 
 @pytest.mark.parametrize(
     "path",
-    sorted(path for path in RECIPES.glob("*/*.yaml") if path.parent.name != "vae"),
+    sorted(
+        path
+        for path in [*RECIPES.glob("*/*.yaml"), *RECIPES.glob("study/*/*/config.yaml")]
+        if path.parent.name != "vae"
+    ),
     ids=lambda p: f"{p.parent.name}-{p.stem}",
 )
 def test_every_key_is_commented_and_written_once(path):
@@ -95,6 +157,23 @@ def test_fine_tuning_states_only_what_differs(corpus):
     base = settings.read(RECIPES / corpus / "train.yaml")
     for key, value in settings.read(RECIPES / corpus / "finetune.yaml").items():
         assert base.get(key) != value, f"{key} is the same in train.yaml"
+
+
+@pytest.mark.parametrize("corpus", CORPORA)
+def test_a_recipe_is_complete(corpus):
+    recipe = Recipe.read(RECIPES / corpus, {}, study=True)
+    names = {path.name for path in recipe.folder.iterdir()}
+    assert {"README.md", "prepare.sh", "run.sh"} <= names
+    for source in recipe.sources:
+        assert source.url.startswith(("http://", "https://"))
+    script = (recipe.folder / "prepare.sh").read_text(encoding="utf-8")
+    assert bool(recipe.sources) == ("corpora fetch" in script)
+
+
+def test_shell_files_stay_short():
+    lengths = [len(path.read_text().splitlines()) for path in RECIPES.rglob("*.sh")]
+    assert max(lengths) <= 60
+    assert sum(lengths) < 400
 
 
 def test_the_papers_settings():

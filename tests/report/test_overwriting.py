@@ -11,6 +11,7 @@ import commands
 import pytest
 import traces
 
+from onmt_evsoftmax.corpora import verbs
 from onmt_evsoftmax.paper import study
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.score import main as score
@@ -32,6 +33,11 @@ LINES = {
     "onmt_trace_attention --model a=m.pt b=m.pt --src d/a.trace --tgt s.de -o d/": "d/a.trace",
     "onmt_count_attended --model m.pt --src s.txt --tgt s.de -o {out}": "s.txt",
     "study --scores s.json --attended n=c.json -o {out}": "s.json c.json",
+    "corpora extract --source a.txt --target b.txt -o {out} x.de": "a.txt b.txt",
+    "corpora clean a.txt b.txt --exclude r.txt -o x.en {out}": "a.txt b.txt r.txt",
+    "corpora decode a.txt --kind bpe -o {out}": "a.txt",
+    "corpora learn-bpe a.txt --size 5 -o {out}": "a.txt",
+    "corpora vocabulary a.txt b.txt -o {out}": "a.txt b.txt",
 }
 CASES = [(line, name) for line, inputs in LINES.items() for name in inputs.split()]
 
@@ -60,6 +66,7 @@ MAINS: dict[str, Callable[[list[str]], int | None]] = {
     **{name: module.main for name, module in commands.COMMANDS.items()},
     "onmt_score": score,
     "study": study.main,
+    "corpora": verbs.main,
 }
 
 

@@ -196,6 +196,15 @@ def test_an_output_that_cannot_be_written_leaves_no_other(folder: Path) -> None:
 # ---------------------------------------------------------------- input
 
 
+def test_collapsed_systems_alone_are_scored_if_that_is_asked_for(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "blank.txt").write_bytes(b"\n" * len(REFERENCE))
+    score("--hyp blank.txt --ref reference.de --lang de --json --metrics bleu chrf++ --allow-blank")
+    told = json.loads(capsys.readouterr().out)
+    assert [metric["systems"]["blank"]["mean"] for metric in told["metrics"]] == [0.0, 0.0]
+
+
 def test_a_collapsed_system_gets_the_lowest_scores_and_a_warning(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import json
 import os
 import re
 import resource
 import signal
+import struct
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +168,49 @@ def test_bad_files_are_told(tmp_path: Path) -> None:
     path.write_bytes(data.replace(b'"kinds"', b'"kindz"', 1))
     with pytest.raises(UserError, match="header is damaged"):
         TraceReader(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kinds": []},
+        {"kinds": {"context": {"normalizer": "softmax", "layers": "2", "heads": 4}}},
+        {"kinds": {"context": {"normalizer": "softmax", "layers": -1, "heads": 4}}},
+        {"kinds": {"context": {"normalizer": ["softmax"], "layers": 2, "heads": 4}}},
+        {"kinds": {"context": [1]}},
+        {"subwords": {"source": "bpe"}},
+        {"subwords": ["bpe", "bpe"]},
+        {"model": "m.pt"},
+        {"target": None},
+    ],
+)
+def test_a_header_of_other_types_is_told(tmp_path: Path, change: dict) -> None:
+    path = traces.write(tmp_path / "a.trace", 1)
+    magic, line, rest = path.read_bytes().split(b"\n", 2)
+    path.write_bytes(b"\n".join([magic, json.dumps({**json.loads(line), **change}).encode(), rest]))
+    with pytest.raises(UserError, match="its header is damaged"):
+        TraceReader(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[]",
+        b"{}",
+        b"[" * 100_000,
+        b'{"attention": [], "dtype": "<f4"}',
+        b'{"attention": {"context": [1e99]}, "dtype": "<f4"}',
+        b'{"attention": {"context": [99999999999, 1, 1, 1]}, "dtype": "<f4"}',
+        b'{"attention": {}, "dtype": "<f4", "target": 3, "target_words": []}',
+    ],
+)
+def test_a_block_of_other_content_is_told(tmp_path: Path, text: bytes) -> None:
+    """Its checksum is right: it was written by another program, or to deceive."""
+    with TraceWriter(tmp_path / "a.trace", traces.header()) as trace:
+        trace.append(zlib.compress(struct.pack("<I", len(text)) + text))
+        trace.finish()
+    with TraceReader(tmp_path / "a.trace") as read, pytest.raises(UserError, match="is damaged"):
+        read[0]
 
 
 def test_a_full_disk_says_how_to_go_on(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from onmt_evsoftmax.normalizers.functional import evsoftmax
 from onmt_evsoftmax.normalizers.registry import get_loss
 from onmt_evsoftmax.vae import latent, training
 from onmt_evsoftmax.vae.experiments import cvae
-from onmt_evsoftmax.vae.semisupervised import SSVAE, NegativeElbo, _BernoulliCost, losses
+from onmt_evsoftmax.vae.semisupervised import SSVAE, NegativeElbo, _bernoulli_cost, losses
 from onmt_evsoftmax.vae.wideresnet import _Block
 
 NAMES = ["softmax", "sparsemax", "entmax15", "evsoftmax"]
@@ -52,7 +52,7 @@ def test_the_cost_of_a_class_is_its_negative_elbo():
 
 def test_a_pixel_that_the_model_excludes_has_a_finite_cost_and_its_gradient():
     scores = torch.tensor([[300.0, -300.0, 0.0]], requires_grad=True)
-    cost = _BernoulliCost.apply(scores, torch.tensor([[0.0, 1.0, 1.0]]))
+    cost = _bernoulli_cost(scores, torch.tensor([[0.0, 1.0, 1.0]]))
     cost.sum().backward()
     assert cost.isfinite()
     torch.testing.assert_close(scores.grad, torch.tensor([[1.0, -1.0, -0.5]]))

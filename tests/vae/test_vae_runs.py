@@ -37,6 +37,7 @@ def test_an_experiment_runs_tabulates_and_draws(name, tmp_path, capsys):
         folder = out / f"{method}-seed1"
         results = json.loads((folder / "results.json").read_text())
         assert results["experiment"] == name
+        assert results["command"].startswith(f"onmt_evsoftmax vae {name} -o ")
         assert yaml.safe_load((folder / "config.yaml").read_text()) == dataclasses.asdict(chosen)
     pictures = sorted(path.name for path in out.glob("*.png"))
     expected = {"cvae": ["figure2.png", "figure3.png"], "ssvae": ["accuracy.png"]}
@@ -199,8 +200,12 @@ def test_tables_carry_their_signature_and_the_registrys_order():
     assert "seeds:1,2|commit:abc" in table.text()
 
 
-def test_a_table_of_another_format_is_refused(tmp_path):
-    write_result(tmp_path / "a")
+def test_a_table_of_another_format_or_in_place_of_its_input_is_refused(tmp_path):
+    path = write_result(tmp_path / "a")
+    before = path.read_text()
+    with pytest.raises(UserError, match=r"is the input .*, which would be lost"):
+        command.main(["table", str(tmp_path), "-o", str(tmp_path / "a" / ".." / "a" / path.name)])
+    assert path.read_text() == before
     with pytest.raises(UserError, match=r"-o x\.docx: the ending must be one of \.txt"):
         command.main(["table", str(tmp_path), "-o", "x.docx"])
 
@@ -341,7 +346,7 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(words, says, tmp_path):
         (["cvae", "--shared-only", "--seed", "1"], "leave out method and seed"),
         (["vqvae", "--seed", str(2**70)], "too large for a seed"),
         (["ssvae", "--set", f"shared_seed={2**70}"], "too large for a seed"),
-        (["cvae", "--threads", "-1"], "--threads -1: give a positive number"),
+        (["cvae", "--threads", "-1"], "--threads: must be a whole number from 1 up, not -1"),
         (["cvae", "--data-dir", "."], "digits is embedded and reads no files; leave out --data-d"),
         (["ssvae", "--download"], "digits is embedded and reads no files; leave out --data-dir"),
         (["cvae", "--shared-only", "--json"], "--json prints the table, and one job or --shared"),
@@ -423,3 +428,13 @@ def test_help_has_an_example(name, capsys):
     text = capsys.readouterr().out
     assert "example" in text
     assert f"\n  onmt_evsoftmax vae {name}" in text  # on a line of its own
+
+
+def test_results_without_what_a_figure_shows_are_told(tmp_path):
+    metrics = {"softmax": {"metrics": {"w1": 1.5}}}
+    (tmp_path / "results.json").write_text(
+        json.dumps({"experiment": "cvae", "seed": 1, "methods": metrics})
+    )
+    with pytest.raises(UserError, match="the results have not what figure2 shows"):
+        command.main(["figures", str(tmp_path)])
+    assert [path.name for path in tmp_path.iterdir()] == ["results.json"]

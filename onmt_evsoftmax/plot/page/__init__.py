@@ -118,11 +118,7 @@ def quantise(attention: Attention) -> NDArray[np.uint8]:
 
 
 def _side(side: Tokens, scheme: str) -> dict[str, Any]:
-    return {
-        "names": labels(side, scheme),
-        "words": side.words,
-        "texts": word_texts(side, scheme),
-    }
+    return {"names": labels(side, scheme), "words": side.words, "texts": word_texts(side, scheme)}
 
 
 def _links(gold: Gold) -> list[list[int]]:

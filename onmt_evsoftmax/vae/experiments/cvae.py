@@ -128,10 +128,7 @@ class ConditionalVAE(Experiment[Configuration]):
         "digits": ("digits of 10", 1),
         **SECONDS,
     }
-    figures: ClassVar = {
-        "figure2": figures.digits_and_priors,
-        "figure3": figures.distance_curves,
-    }
+    figures: ClassVar = {"figure2": figures.digits_and_priors, "figure3": figures.distance_curves}
 
     def prepare(self, shared: Run, c: Configuration, images: DataSet) -> None:
         train_classifier(shared, images, c.classifier_epochs)
@@ -163,7 +160,7 @@ class ConditionalVAE(Experiment[Configuration]):
             model,
             torch.optim.SGD(model.parameters(), lr=c.learning_rate),
             Schedule(len(x), c.batch_size, c.epochs, max(steps // c.evaluations, 1)),
-            lambda batch: elbo_loss(model, method, c, x[batch], y[batch]),
+            lambda batch: elbo_loss(model, method, c, x.index_select(0, batch), y[batch]),
             evaluate,
             summed=True,
         )

@@ -1,8 +1,13 @@
-"""What OpenNMT-py itself gets wrong with this torch, or at all, and users run into."""
+"""Workarounds for OpenNMT-py bugs that users run into, with this torch or any.
+
+Each function below is one workaround and says which bug it is for; where OpenNMT-py is mended, it
+can go. None of them has to do with normalizers.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
 from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
@@ -10,8 +15,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from onmt_evsoftmax.opennmt import versions
 from onmt_evsoftmax.opennmt.patching import replace
 from onmt_evsoftmax.report.console import UserError
+
+
+def patch_misc(module: Any) -> None:
+    """``onmt.utils.misc``: a vocabulary may be written into the current folder."""
+
+    def with_folder(original: Callable[..., None]) -> Callable[..., None]:
+        def check_path(path: str, *args: Any, **kwargs: Any) -> None:
+            original(path if os.path.dirname(path) else os.path.join(".", path), *args, **kwargs)
+
+        return check_path
+
+    replace(module, "check_path", with_folder)
 
 
 def patch_beam_search(module: Any) -> None:
@@ -21,7 +39,7 @@ def patch_beam_search(module: Any) -> None:
     attention is then cut to the length of another sentence.
     """
     search = module.BeamSearchBase
-    time_first = _is_time_first(search)
+    time_first = versions.is_time_first(search)
     _accept_any_layout(search, time_first)
     reader = "update_finished" if time_first else "beams_non_finished"
     original = getattr(search, reader)
@@ -45,7 +63,7 @@ def patch_beam_search(module: Any) -> None:
 def patch_greedy_search(module: Any) -> None:
     """``onmt.translate.greedy_search``: the same for sampling and greedy search."""
     search = module.GreedySearch
-    time_first = _is_time_first(search)
+    time_first = versions.is_time_first(search)
     _accept_any_layout(search, time_first)
     if not time_first:
         return
@@ -60,11 +78,6 @@ def patch_greedy_search(module: Any) -> None:
             self.src_len = self.src_len[alive]
 
     search.update_finished = update_finished
-
-
-def _is_time_first(search: Any) -> bool:
-    """Whether this OpenNMT-py's search wants attention as (step, beams, source), as 3.0.4 does."""
-    return "is_finished_list" not in search.update_finished.__code__.co_names
 
 
 def _accept_any_layout(search: Any, time_first: bool) -> None:
@@ -95,7 +108,8 @@ def patch_alibi(module: Any) -> None:
     def forward(self: Any, qk_dots: Tensor) -> Tensor:
         if self.bias is not None and self.bias.shape[-2:] != qk_dots.shape[-2:]:
             self.bias = None
-        return original(self, qk_dots)
+        biased: Tensor = original(self, qk_dots)
+        return biased
 
     bias.forward = forward
 
@@ -172,8 +186,7 @@ def patch_train_single(module: Any) -> None:
     @functools.wraps(original)
     def build_dynamic_dataset_iter(opt: Namespace, *args: Any, **kwargs: Any) -> Any:
         here = len(opt.gpu_ranks)
-        shares = getattr(opt, "parallel_mode", "data_parallel") == "data_parallel"
-        if "stride" in kwargs and shares and 0 < here < opt.world_size:
+        if "stride" in kwargs and versions.is_data_parallel(opt) and 0 < here < opt.world_size:
             kwargs.update(stride=opt.world_size, offset=opt.gpu_ranks[kwargs["offset"]])
         return original(opt, *args, **kwargs)
 

@@ -11,7 +11,7 @@ import torch
 from models import RNN, TRANSFORMER, batch, build, flags, translator_of
 from workbench import IS_35
 
-from onmt_evsoftmax.opennmt.compat import _set_alignment_layer, patch_train_single
+from onmt_evsoftmax.opennmt.workarounds import _set_alignment_layer, patch_train_single
 from onmt_evsoftmax.report.console import UserError
 
 SEARCHES = {

@@ -1,0 +1,493 @@
+"""The attention kernels, as Triton compiles them; :mod:`.attention` launches them.
+
+Of every row three numbers are kept for the backward pass: the largest score, the threshold (or c of
+sparsemax and entmax-1.5, see :mod:`.rows_kernels`), and 1 / sum of the weights. With them a tile of
+probabilities is computed again from its scores. Nothing is added to memory that another program
+writes: results do not depend on the order of programs.
+"""
+
+import triton
+import triton.language as tl
+
+from onmt_evsoftmax.kernels.triton.attention_tile import (
+    ENTMAX15,
+    EVSOFTMAX,
+    SPARSEMAX,
+    dropout_factor,
+    masked_scores,
+    product,
+    read_tile,
+    row_keys,
+    visible_keys,
+    weights,
+    write_tile,
+)
+from onmt_evsoftmax.kernels.triton.numerics import INFINITY
+
+LENGTHS = ["queries", "keys", "blocks"]
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def attention_forward(
+    query,
+    key,
+    value,
+    mask,
+    bias,
+    out,
+    tops,
+    thresholds,
+    inverses,
+    seed,
+    heads,
+    heads_per_key,
+    queries,
+    keys,
+    blocks,
+    scale,
+    least,
+    factor,
+    query_b,
+    query_h,
+    query_l,
+    key_b,
+    key_h,
+    key_s,
+    value_b,
+    value_h,
+    value_s,
+    mask_b,
+    mask_h,
+    mask_l,
+    mask_s,
+    bias_b,
+    bias_h,
+    bias_l,
+    bias_s,
+    out_b,
+    out_h,
+    out_l,
+    NORMALIZER: tl.constexpr,
+    SIZE: tl.constexpr,
+    VALUE_SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    VALUE_BLOCK: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    MASK: tl.constexpr,
+    SKIP: tl.constexpr,
+):
+    """Attention of M queries.
+
+    ev-softmax is taken online. Rounding may have put a threshold above all scores of its row, as
+    where they are equal; the bar is therefore never above the running maximum, and what was kept
+    below the bar as it finally is, is multiplied by 0.
+    """
+    program = tl.program_id(0)
+    # Of a causal head, the blocks with the most keys first.
+    block, head = blocks - 1 - program % blocks, (program // blocks).to(tl.int64)
+    b, h = head // heads, head % heads
+    i, j = tl.arange(0, M), tl.arange(0, N)
+    first = block * M
+    inside = first + i < queries
+    rows = head * queries + first + i
+    key_base = key + b * key_b + h // heads_per_key * key_h
+    value_base = value + b * value_b + h // heads_per_key * value_h
+    mask_base, bias_base = mask, bias
+    if mask is not None:
+        mask_base = mask + b * mask_b + h * mask_h
+    if bias is not None:
+        bias_base = bias + b * bias_b + h * bias_h
+    q = read_tile(query + b * query_b + h * query_h, first, query_l, i, inside, SIZE, BLOCK)
+    threshold = tl.load(thresholds + rows, mask=inside, other=INFINITY)
+    if NORMALIZER == EVSOFTMAX:
+        top = tl.full((M,), -INFINITY, tl.float32)
+        bar = threshold
+    else:
+        top = tl.load(tops + rows, mask=inside, other=0.0)
+        bar = tl.where((threshold == threshold) & inside, threshold, 1.0)
+    row_key = i
+    if seed is not None:
+        row_key = row_keys(seed, head, queries, first + i)
+    total = tl.zeros((M,), tl.float32)
+    result = tl.zeros((M, VALUE_BLOCK), tl.float32)
+    end = keys
+    if CAUSAL:
+        end = tl.minimum(keys, first + M)
+    for start in range(0, end, N):
+        seen = visible_keys(mask_base, start, mask_s, j, keys, MASK)
+        k = read_tile(key_base, start, key_s, j, seen, SIZE, BLOCK)
+        s = masked_scores(
+            product(q, tl.trans(k)),
+            i[:, None],
+            j[None, :],
+            first,
+            start,
+            queries,
+            keys,
+            scale,
+            mask_base,
+            mask_l,
+            mask_s,
+            bias_base,
+            bias_l,
+            bias_s,
+            CAUSAL,
+            MASK,
+        )
+        if NORMALIZER == EVSOFTMAX:
+            most = tl.maximum(top, tl.max(s, 1))
+            bar = tl.minimum(threshold, most)
+            safe = tl.where(most == -INFINITY, 0.0, most)
+            w, _ = weights(s, safe[:, None], bar[:, None], NORMALIZER)
+            shrink = tl.where(top >= bar, tl.exp(top - safe), 0.0)
+            top = most
+            total = total * shrink + tl.sum(w, 1)
+            result = result * shrink[:, None]
+        else:
+            w, _ = weights(s, top[:, None], bar[:, None], NORMALIZER)
+            total += tl.sum(w, 1)
+        needed = 1
+        if SKIP:
+            needed = tl.max(tl.max(tl.where(w > 0, 1, 0), 1), 0)
+        if needed != 0:
+            v = read_tile(value_base, start, value_s, j, seen, VALUE_SIZE, VALUE_BLOCK)
+            if seed is not None:
+                w = w * dropout_factor(row_key[:, None], (start + j)[None, :], least, factor)
+            result += product(w.to(v.dtype), v)
+    broken = threshold != threshold
+    inverse = tl.div_rn(tl.full((M,), 1.0, tl.float32), tl.where(total > 0, total, 1.0))
+    inverse = tl.where(broken, float("nan"), tl.where(total > 0, inverse, 0.0))
+    result = tl.where(broken[:, None], float("nan"), result * inverse[:, None])
+    if NORMALIZER == EVSOFTMAX:
+        bar = tl.where(broken, -INFINITY, bar)
+        top = tl.where(broken | (top == -INFINITY), 0.0, top)
+        tl.store(tops + rows, top, mask=inside)
+    tl.store(thresholds + rows, bar, mask=inside)
+    tl.store(inverses + rows, inverse, mask=inside)
+    write_tile(
+        out + b * out_b + h * out_h, first, out_l, i, inside, result, VALUE_SIZE, VALUE_BLOCK
+    )
+
+
+@triton.jit
+def probabilities(s, top, bar, inverse, NORMALIZER: tl.constexpr):
+    """(p, slope) of a tile; the Jacobian of a row is diag(slope) - slope slopeᵀ / sum(slope)."""
+    w, v = weights(s, top, bar, NORMALIZER)
+    seen = s != -INFINITY
+    p = tl.where(seen, w * inverse, 0.0)
+    if NORMALIZER == SPARSEMAX:
+        slope = tl.where(seen & (v > 0), 1.0, tl.where(p != p, p, 0.0))
+    elif NORMALIZER == ENTMAX15:
+        slope = tl.where(seen, v * tl.sqrt(inverse), 0.0)
+    else:
+        slope = p
+    return p, slope
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def attention_grad_query(
+    query,
+    key,
+    value,
+    mask,
+    bias,
+    out,
+    grad,
+    grad_query,
+    tops,
+    thresholds,
+    inverses,
+    deltas,
+    seed,
+    heads,
+    heads_per_key,
+    queries,
+    keys,
+    blocks,
+    scale,
+    least,
+    factor,
+    query_b,
+    query_h,
+    query_l,
+    key_b,
+    key_h,
+    key_s,
+    value_b,
+    value_h,
+    value_s,
+    mask_b,
+    mask_h,
+    mask_l,
+    mask_s,
+    bias_b,
+    bias_h,
+    bias_l,
+    bias_s,
+    out_b,
+    out_h,
+    out_l,
+    grad_b,
+    grad_h,
+    grad_l,
+    grad_query_b,
+    grad_query_h,
+    grad_query_l,
+    NORMALIZER: tl.constexpr,
+    SIZE: tl.constexpr,
+    VALUE_SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    VALUE_BLOCK: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    MASK: tl.constexpr,
+    SKIP: tl.constexpr,
+):
+    """Gradient of M queries, and delta = sum(slope dP) / sum(slope) of their rows, which the kernel
+    for keys and values needs. ev-softmax knows delta = out · dout beforehand; the others add up
+    slope dP k and slope k and subtract in the end."""
+    program = tl.program_id(0)
+    block, head = blocks - 1 - program % blocks, (program // blocks).to(tl.int64)
+    b, h = head // heads, head % heads
+    i, j = tl.arange(0, M), tl.arange(0, N)
+    first = block * M
+    inside = first + i < queries
+    rows = head * queries + first + i
+    key_base = key + b * key_b + h // heads_per_key * key_h
+    value_base = value + b * value_b + h // heads_per_key * value_h
+    mask_base, bias_base = mask, bias
+    if mask is not None:
+        mask_base = mask + b * mask_b + h * mask_h
+    if bias is not None:
+        bias_base = bias + b * bias_b + h * bias_h
+    q = read_tile(query + b * query_b + h * query_h, first, query_l, i, inside, SIZE, BLOCK)
+    g = read_tile(grad + b * grad_b + h * grad_h, first, grad_l, i, inside, VALUE_SIZE, VALUE_BLOCK)
+    top = tl.load(tops + rows, mask=inside, other=0.0)
+    bar = tl.load(thresholds + rows, mask=inside, other=1.0)
+    inverse = tl.load(inverses + rows, mask=inside, other=0.0)
+    row_key = i
+    if seed is not None:
+        row_key = row_keys(seed, head, queries, first + i)
+    delta = tl.zeros((M,), tl.float32)
+    if NORMALIZER == EVSOFTMAX:
+        o = read_tile(out + b * out_b + h * out_h, first, out_l, i, inside, VALUE_SIZE, VALUE_BLOCK)
+        delta = tl.sum(o.to(tl.float32) * g.to(tl.float32), 1)
+    else:
+        mass = tl.zeros((M,), tl.float32)
+        shares = tl.zeros((M, BLOCK), tl.float32)
+    result = tl.zeros((M, BLOCK), tl.float32)
+    end = keys
+    if CAUSAL:
+        end = tl.minimum(keys, first + M)
+    for start in range(0, end, N):
+        seen = visible_keys(mask_base, start, mask_s, j, keys, MASK)
+        k = read_tile(key_base, start, key_s, j, seen, SIZE, BLOCK)
+        s = masked_scores(
+            product(q, tl.trans(k)),
+            i[:, None],
+            j[None, :],
+            first,
+            start,
+            queries,
+            keys,
+            scale,
+            mask_base,
+            mask_l,
+            mask_s,
+            bias_base,
+            bias_l,
+            bias_s,
+            CAUSAL,
+            MASK,
+        )
+        _, slope = probabilities(s, top[:, None], bar[:, None], inverse[:, None], NORMALIZER)
+        needed = 1
+        if SKIP:
+            needed = tl.max(tl.max(tl.where(slope == 0, 0, 1), 1), 0)
+        if needed != 0:
+            v = read_tile(value_base, start, value_s, j, seen, VALUE_SIZE, VALUE_BLOCK)
+            dp = product(g, tl.trans(v))
+            if seed is not None:
+                dp = dp * dropout_factor(row_key[:, None], (start + j)[None, :], least, factor)
+            if NORMALIZER == EVSOFTMAX:
+                ds = tl.where(slope == 0, 0.0, slope * (dp - delta[:, None]))
+                result += product(ds.to(k.dtype), k)
+            else:
+                ds = tl.where(slope == 0, 0.0, slope * dp)
+                delta += tl.sum(ds, 1)
+                mass += tl.sum(slope, 1)
+                result += product(ds.to(k.dtype), k)
+                shares += product(slope.to(k.dtype), k)
+    if NORMALIZER != EVSOFTMAX:
+        delta = tl.div_rn(delta, tl.where(mass == 0, 1.0, mass))
+        result -= delta[:, None] * shares
+    tl.store(deltas + rows, delta, mask=inside)
+    write_tile(
+        grad_query + b * grad_query_b + h * grad_query_h,
+        first,
+        grad_query_l,
+        i,
+        inside,
+        result * scale,
+        SIZE,
+        BLOCK,
+    )
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def attention_grad_key_value(
+    query,
+    key,
+    value,
+    mask,
+    bias,
+    grad,
+    grad_key,
+    grad_value,
+    tops,
+    thresholds,
+    inverses,
+    deltas,
+    seed,
+    heads,
+    heads_per_key,
+    queries,
+    keys,
+    blocks,
+    scale,
+    least,
+    factor,
+    query_b,
+    query_h,
+    query_l,
+    key_b,
+    key_h,
+    key_s,
+    value_b,
+    value_h,
+    value_s,
+    mask_b,
+    mask_h,
+    mask_l,
+    mask_s,
+    bias_b,
+    bias_h,
+    bias_l,
+    bias_s,
+    grad_b,
+    grad_h,
+    grad_l,
+    grad_key_b,
+    grad_key_h,
+    grad_key_s,
+    grad_value_b,
+    grad_value_h,
+    grad_value_s,
+    NORMALIZER: tl.constexpr,
+    SIZE: tl.constexpr,
+    VALUE_SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    VALUE_BLOCK: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    MASK: tl.constexpr,
+    SKIP: tl.constexpr,
+):
+    """Gradients of N keys and values, over all queries of all heads that share them. Tiles are
+    (N, M) here, so that probabilities enter the products as they are."""
+    program = tl.program_id(0)
+    block, head = program % blocks, (program // blocks).to(tl.int64)
+    key_heads = heads // heads_per_key
+    b, key_head = head // key_heads, head % key_heads
+    i, j = tl.arange(0, M), tl.arange(0, N)
+    start = block * N
+    inside = start + j < keys
+    k = read_tile(key + b * key_b + key_head * key_h, start, key_s, j, inside, SIZE, BLOCK)
+    v = read_tile(
+        value + b * value_b + key_head * value_h,
+        start,
+        value_s,
+        j,
+        inside,
+        VALUE_SIZE,
+        VALUE_BLOCK,
+    )
+    of_key = tl.zeros((N, BLOCK), tl.float32)
+    of_value = tl.zeros((N, VALUE_BLOCK), tl.float32)
+    begin = 0
+    if CAUSAL:
+        begin = start // M * M
+    for member in range(0, heads_per_key):
+        h = key_head * heads_per_key + member
+        query_base = query + b * query_b + h * query_h
+        grad_base = grad + b * grad_b + h * grad_h
+        mask_base, bias_base = mask, bias
+        if mask is not None:
+            mask_base = mask + b * mask_b + h * mask_h
+        if bias is not None:
+            bias_base = bias + b * bias_b + h * bias_h
+        for first in range(begin, queries, M):
+            real = first + i < queries
+            rows = (b * heads + h) * queries + first + i
+            q = read_tile(query_base, first, query_l, i, real, SIZE, BLOCK)
+            s = masked_scores(
+                product(k, tl.trans(q)),
+                i[None, :],
+                j[:, None],
+                first,
+                start,
+                queries,
+                keys,
+                scale,
+                mask_base,
+                mask_l,
+                mask_s,
+                bias_base,
+                bias_l,
+                bias_s,
+                CAUSAL,
+                MASK,
+            )
+            top = tl.load(tops + rows, mask=real, other=0.0)
+            bar = tl.load(thresholds + rows, mask=real, other=1.0)
+            inverse = tl.load(inverses + rows, mask=real, other=0.0)
+            p, slope = probabilities(s, top[None, :], bar[None, :], inverse[None, :], NORMALIZER)
+            needed = 1
+            if SKIP:
+                needed = tl.max(tl.max(tl.where(slope == 0, 0, 1), 1), 0)
+            if needed != 0:
+                delta = tl.load(deltas + rows, mask=real, other=0.0)
+                g = read_tile(grad_base, first, grad_l, i, real, VALUE_SIZE, VALUE_BLOCK)
+                dp = product(v, tl.trans(g))
+                if seed is not None:
+                    row_key = row_keys(seed, b * heads + h, queries, first + i)
+                    kept = dropout_factor(row_key[None, :], (start + j)[:, None], least, factor)
+                    p = p * kept
+                    dp = dp * kept
+                of_value += product(p.to(g.dtype), g)
+                ds = tl.where(slope == 0, 0.0, slope * (dp - delta[None, :]))
+                of_key += product(ds.to(q.dtype), q)
+    write_tile(
+        grad_key + b * grad_key_b + key_head * grad_key_h,
+        start,
+        grad_key_s,
+        j,
+        inside,
+        of_key * scale,
+        SIZE,
+        BLOCK,
+    )
+    write_tile(
+        grad_value + b * grad_value_b + key_head * grad_value_h,
+        start,
+        grad_value_s,
+        j,
+        inside,
+        of_value,
+        VALUE_SIZE,
+        VALUE_BLOCK,
+    )

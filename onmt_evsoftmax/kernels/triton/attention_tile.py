@@ -1,0 +1,150 @@
+"""What all attention kernels do with a tile of queries and keys.
+
+``i`` and ``j`` are the places of queries and keys in the tile, shaped so that they broadcast to it:
+(M, 1) and (1, N), or, in the kernel for keys and values, (1, M) and (N, 1). Addresses are a scalar
+of 64 bits for the tile and 32 bits inside it.
+"""
+
+import triton
+import triton.language as tl
+
+from onmt_evsoftmax.kernels.triton import interpreted
+from onmt_evsoftmax.kernels.triton.numerics import INFINITY, scramble
+
+#: Normalizers with an attention kernel, numbered as in :mod:`.rows_kernels`.
+EVSOFTMAX = tl.constexpr(0)
+SPARSEMAX = tl.constexpr(1)
+ENTMAX15 = tl.constexpr(2)
+
+#: What MASK may be: no mask, one for the keys, or one that differs between queries.
+UNMASKED = tl.constexpr(0)
+KEYS = tl.constexpr(1)
+QUERIES = tl.constexpr(2)
+
+#: Triton's interpreter multiplies bfloat16 wrongly.
+INTERPRETED = tl.constexpr(interpreted())
+
+
+@triton.jit
+def product(a, b):
+    """Matrix product, summed in float32.
+
+    float32 is never shortened to TF32: rounded scores would change which keys are kept, in a third
+    of the rows at 4096 keys. Three products of TF32 parts are as exact as float32.
+    """
+    if INTERPRETED:
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
+    else:
+        precision: tl.constexpr = "tf32x3" if a.dtype == tl.float32 else "ieee"
+        return tl.dot(a, b, input_precision=precision)
+
+
+@triton.jit
+def read_tile(base, start, stride, place, real, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    """Rows start + place of a matrix with rows of SIZE numbers; 0 where not real."""
+    e = tl.arange(0, BLOCK)
+    seen = real[:, None]
+    if SIZE != BLOCK:
+        seen = seen & (e < SIZE)[None, :]
+    first = base + tl.cast(start, tl.int64) * stride
+    return tl.load(first + place[:, None] * stride + e[None, :], mask=seen, other=0.0)
+
+
+@triton.jit
+def write_tile(base, start, stride, place, real, x, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    """Write rows start + place."""
+    e = tl.arange(0, BLOCK)
+    seen = real[:, None]
+    if SIZE != BLOCK:
+        seen = seen & (e < SIZE)[None, :]
+    first = base + tl.cast(start, tl.int64) * stride
+    place = first + place[:, None] * stride + e[None, :]
+    tl.store(place, x.to(base.dtype.element_ty), mask=seen)
+
+
+@triton.jit
+def visible_keys(mask, start, mask_s, place, keys, MASK: tl.constexpr):
+    """Which keys of a tile (N,) any query may see, as far as the keys alone decide that.
+
+    The others may hold anything, NaN too, and must not enter a product.
+    """
+    real = start + place < keys
+    if MASK == KEYS:
+        first = mask + tl.cast(start, tl.int64) * mask_s
+        real = real & (tl.load(first + place * mask_s, mask=real, other=0) != 0)
+    return real
+
+
+@triton.jit
+def masked_scores(
+    dots,
+    i,
+    j,
+    first_query,
+    first_key,
+    queries,
+    keys,
+    scale,
+    mask,
+    mask_l,
+    mask_s,
+    bias,
+    bias_l,
+    bias_s,
+    CAUSAL: tl.constexpr,
+    MASK: tl.constexpr,
+):
+    """Scores from products of queries and keys; -inf where a query does not see a key."""
+    s = dots * scale
+    seen = (first_query + i < queries) & (first_key + j < keys)
+    if bias is not None:
+        at = tl.cast(first_query, tl.int64) * bias_l + tl.cast(first_key, tl.int64) * bias_s
+        s += tl.load(bias + at + (i * bias_l + j * bias_s), mask=seen, other=0.0).to(tl.float32)
+    if MASK == KEYS:
+        at = tl.cast(first_key, tl.int64) * mask_s
+        seen = seen & (tl.load(mask + at + j * mask_s, mask=first_key + j < keys, other=0) != 0)
+    elif MASK == QUERIES:
+        at = tl.cast(first_query, tl.int64) * mask_l + tl.cast(first_key, tl.int64) * mask_s
+        seen = seen & (tl.load(mask + at + (i * mask_l + j * mask_s), mask=seen, other=0) != 0)
+    if CAUSAL:
+        seen = seen & (first_key + j <= first_query + i)
+    return tl.where(seen, s, -INFINITY)
+
+
+@triton.jit
+def weights(s, top, bar, NORMALIZER: tl.constexpr):
+    """Unnormalised probabilities, and what a derivative needs of them: (w, v).
+
+    ``top`` is the largest score. For ev-softmax ``bar`` is the threshold, w = v = exp(s - top) from
+    there on. For the others it is c of :mod:`.rows_kernels`, and w is v or v².
+    """
+    if NORMALIZER == EVSOFTMAX:
+        kept = (s >= bar) & (s != -INFINITY)
+        v = tl.where(kept, tl.exp(s - top), 0.0)
+        return v, v
+    elif NORMALIZER == SPARSEMAX:
+        v = tl.maximum(1.0 + (s - top) * tl.div_rn(tl.full(bar.shape, 1.0, tl.float32), bar), 0.0)
+        return v, v
+    else:
+        v = tl.maximum(1.0 + (s - top) * tl.div_rn(tl.full(bar.shape, 0.5, tl.float32), bar), 0.0)
+        return v * v, v
+
+
+@triton.jit
+def row_keys(seed, head, queries, row):
+    """What tells rows apart in the hash that decides on dropout (uint64)."""
+    number = (tl.cast(head, tl.int64) * queries + row + 1).to(tl.uint64)
+    return scramble(tl.load(seed).to(tl.uint64) + number * 0x9E3779B97F4A7C15)
+
+
+@triton.jit
+def dropout_factor(row_key, position, least, factor):
+    """``factor`` where a probability is kept, else 0; keys of rows and positions broadcast.
+
+    ``least`` is the dropped share of 2^24. The same hash as ``attention/dropout.py`` and the C
+    kernels have: a seed drops the same keys everywhere.
+    """
+    h = (position.to(tl.uint32) ^ row_key.to(tl.uint32)) * 0x7FEB352D
+    h = (h ^ (h >> 15) ^ (row_key >> 32).to(tl.uint32)) * 0x846CA68B
+    h = h ^ (h >> 16)
+    return tl.where((h >> 8).to(tl.int32) >= least, factor, 0.0)

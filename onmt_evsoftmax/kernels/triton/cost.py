@@ -1,0 +1,270 @@
+"""What the kernels should cost on a GPU: bytes and operations from shapes, time from data sheets.
+
+Nothing here was measured. A prediction is a ratio to what torch does on the same device, as a range
+between everything overlapping perfectly and nothing overlapping at all. ``docs/gpu.md`` states the
+assumptions; a run of the benchmark on a GPU confirms or refutes them.
+
+    python -m onmt_evsoftmax.kernels.triton.cost
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(frozen=True)
+class Device:
+    """Published peak rates, dense: bytes/s and operations/s (a multiply-add is two).
+
+    ``special`` counts exponentials, logarithms and square roots: 16 per multiprocessor and clock.
+    """
+
+    name: str
+    bandwidth: float
+    half: float  # tensor cores, 16-bit operands, float32 sums
+    tf32: float
+    float32: float
+    float64: float
+    special: float
+    #: Share of ``half`` that FlashAttention-2 is published to reach, forward and backward.
+    flash_forward: float
+    flash_backward: float
+
+
+#: NVIDIA's data sheets (A100 80 GB SXM, H100 SXM, RTX 4090). Shares: Dao (2023) has up to 73 % and
+#: 63 % of an A100, Shah et al. (2024) have 35 % of an H100; the RTX 4090 is assumed to have the
+#: A100's.
+DEVICES = (
+    Device("A100", 2.039e12, 312e12, 156e12, 19.5e12, 9.7e12, 108 * 16 * 1.41e9, 0.73, 0.63),
+    Device("H100", 3.35e12, 989e12, 494e12, 67e12, 34e12, 132 * 16 * 1.83e9, 0.35, 0.35),
+    Device("RTX 4090", 1.008e12, 165e12, 82.6e12, 82.6e12, 1.29e12, 128 * 16 * 2.52e9, 0.73, 0.63),
+)
+
+
+class Work(NamedTuple):
+    """What a kernel moves and computes."""
+
+    bytes: float = 0.0
+    half: float = 0.0
+    tf32: float = 0.0
+    float32: float = 0.0
+    float64: float = 0.0
+    special: float = 0.0
+
+    def plus(self, other: Work) -> Work:
+        return Work(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def times(self, factor: float) -> Work:
+        return Work(*(a * factor for a in self))
+
+
+class Seconds(NamedTuple):
+    """Best and worst: all units at once, or one after the other."""
+
+    best: float
+    worst: float
+
+    def over(self, other: Seconds) -> tuple[float, float]:
+        """Ratio of like to like."""
+        return self.best / other.best, self.worst / other.worst
+
+
+def seconds(work: Work, device: Device, share: float = 1.0) -> Seconds:
+    """Time on a device whose tensor cores reach ``share`` of their peak."""
+    parts = (
+        work.bytes / device.bandwidth,
+        work.half / (device.half * share) + work.tf32 / (device.tf32 * share),
+        work.float32 / device.float32,
+        work.float64 / device.float64,
+        work.special / device.special,
+    )
+    return Seconds(max(parts), sum(parts))
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+#: Passes over a row to find its threshold, typical of random scores (at most 13, 7 and 8).
+PASSES = {"evsoftmax": 0, "sparsemax": 5, "entmax15": 5, "entmax": 5}
+
+#: float32 instructions of an entry, as multiply-adds (two operations each): outside the passes
+#: (load, compare, shift, weigh, scale, store) and in each pass.
+_OUTSIDE, _EACH_PASS = 12, {"evsoftmax": 0, "sparsemax": 6, "entmax15": 7, "entmax": 24}
+
+
+def softmax_rows(rows: int, columns: int, width: int, backward: bool = False) -> Work:
+    """torch.softmax: each number is moved once."""
+    entries = rows * columns
+    moved = (3 if backward else 2) * width
+    special = 0 if backward else 1
+    return Work(entries * moved, float32=entries * 2 * 8, special=entries * special)
+
+
+def our_rows(
+    normalizer: str,
+    rows: int,
+    columns: int,
+    width: int,
+    *,
+    backward: bool = False,
+    mask: bool = False,
+    support: bool = False,
+    one_tile: int = 16384,
+) -> Work:
+    """Our rows. ``width`` is the bytes of a number; a broadcast mask costs nothing, one of its own
+    a byte an entry. Rows beyond a tile are read again from memory in every pass."""
+    entries = rows * columns
+    passes = PASSES[normalizer]
+    if backward:
+        reads = 2 if columns <= one_tile else 4
+        special = {"evsoftmax": 0, "sparsemax": 0, "entmax15": 1, "entmax": 2}[normalizer]
+        moved = entries * width * (reads + 1)
+        return Work(moved, float32=entries * 2 * 8, special=entries * special)
+    reads = 1 if columns <= one_tile else 2 + max(passes, 1)
+    moved = entries * (reads * (width + mask) + width + support)
+    special = 1 if normalizer == "evsoftmax" else 2 * (passes + 1) if normalizer == "entmax" else 0
+    instructions = _OUTSIDE + passes * _EACH_PASS[normalizer]
+    return Work(
+        moved,
+        float32=entries * 2 * instructions,
+        float64=entries * 2 * (2 if normalizer == "evsoftmax" else 0),
+        special=entries * special,
+    )
+
+
+# --- attention ------------------------------------------------------------------------------------
+
+
+class Shape(NamedTuple):
+    """Attention of ``heads`` heads in all, 16-bit numbers."""
+
+    heads: int
+    queries: int
+    keys: int
+    size: int
+    causal: bool = False
+
+    @property
+    def scores(self) -> float:
+        return self.heads * self.queries * self.keys * (0.5 if self.causal else 1.0)
+
+
+def _products(shape: Shape, count: float) -> Work:
+    return Work(half=2.0 * shape.scores * shape.size * count)
+
+
+def _moved(shape: Shape, of_queries: int, of_keys: int) -> Work:
+    """Tensors read or written once; keys stay in cache while a head is worked on."""
+    return Work(
+        2.0 * shape.heads * shape.size * (of_queries * shape.queries + of_keys * shape.keys)
+    )
+
+
+def flash_attention(shape: Shape, backward: bool = False) -> Work:
+    """FlashAttention-2: two products forward, five backward; an exponential a score."""
+    if backward:
+        work = _products(shape, 5).plus(_moved(shape, 5, 4))
+        return work.plus(Work(float32=shape.scores * 2 * 8, special=shape.scores))
+    work = _products(shape, 2).plus(_moved(shape, 2, 2))
+    return work.plus(Work(float32=shape.scores * 2 * 6, special=shape.scores))
+
+
+def our_attention(
+    normalizer: str,
+    shape: Shape,
+    *,
+    backward: bool = False,
+    passes: int = 5,
+    tiles_kept: float = 1.0,
+    dropout: bool = False,
+) -> Work:
+    """Our attention. ``tiles_kept`` is the share of tiles that are not empty, if those are skipped;
+    scores are computed for all. ``passes`` are Newton's, for sparsemax and entmax-1.5."""
+    hash_cost = shape.scores * 2 * 9 * dropout
+    if backward:
+        # Queries: scores, dP, dQ (and the sum of slopes times keys); keys: scores, dP, dV, dK.
+        skippable = 2 + 3 if normalizer == "evsoftmax" else 3 + 3
+        work = _products(shape, 2 + skippable * tiles_kept).plus(_moved(shape, 8, 6))
+        special = 2 * shape.scores * (normalizer != "sparsemax")
+        return work.plus(Work(float32=2 * shape.scores * 2 * 12 + 2 * hash_cost, special=special))
+    work = _products(shape, 1 + tiles_kept).plus(_moved(shape, 2, 2))
+    work = work.plus(Work(float32=shape.scores * 2 * 10 + hash_cost))
+    if normalizer == "evsoftmax":
+        # Keys are added up once, queries multiplied with the sums, all in float64.
+        sums = 2.0 * shape.heads * shape.size * (2 * shape.keys + 2 * shape.queries)
+        diagonal = shape.heads * shape.queries * 64 * 2.0 * shape.size if shape.causal else 0.0
+        work = work.plus(Work(half=diagonal, float64=sums, special=shape.scores))
+        return work.plus(_moved(shape, 1, 1))
+    search = _products(shape, 1 + passes).plus(_moved(shape, 1 + passes, 1 + passes))
+    return work.plus(search).plus(Work(float32=shape.scores * 2 * (3 + 8 * passes)))
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def _range(pair: tuple[float, float]) -> str:
+    low, high = sorted(pair)
+    return f"{low:.1f}" if f"{low:.1f}" == f"{high:.1f}" else f"{low:.1f}–{high:.1f}"
+
+
+def row_table() -> list[list[str]]:
+    """Forward / backward against torch.softmax, per device."""
+    lines = []
+    for columns, width in ((64, 2), (1024, 2), (1024, 4), (32000, 2)):
+        rows = 2**25 // columns
+        for normalizer in PASSES:
+            line = [f"{rows} × {columns}", "bf16" if width == 2 else "fp32", normalizer]
+            for device in DEVICES:
+                cell = [
+                    _range(
+                        seconds(
+                            our_rows(normalizer, rows, columns, width, backward=back), device
+                        ).over(seconds(softmax_rows(rows, columns, width, back), device))
+                    )
+                    for back in (False, True)
+                ]
+                line.append(" / ".join(cell))
+            lines.append(line)
+    return lines
+
+
+def attention_table() -> list[list[str]]:
+    """Forward / backward against FlashAttention-2, per device; causal, heads of 64."""
+    lines = []
+    cases = [(length, "evsoftmax", 1.0, False) for length in (512, 4096, 32768)]
+    cases += [(4096, "evsoftmax", 1.0, True)]
+    cases += [(length, "entmax15", 1.0, False) for length in (4096, 32768)]
+    cases += [(32768, "entmax15", 0.3, False), (32768, "sparsemax", 0.1, False)]
+    for length, normalizer, kept, dropout in cases:
+        shape = Shape(max(1, 2**19 // length), length, length, 64, causal=True)
+        what = f"{kept:.0%}" if kept < 1 else "all"
+        line = [str(length), normalizer + (", dropout" if dropout else ""), what]
+        for device in DEVICES:
+            cell = []
+            for back in (False, True):
+                share = device.flash_backward if back else device.flash_forward
+                ours = our_attention(
+                    normalizer, shape, backward=back, tiles_kept=kept, dropout=dropout
+                )
+                flash = seconds(flash_attention(shape, back), device, share)
+                cell.append(_range(seconds(ours, device, share).over(flash)))
+            line.append(" / ".join(cell))
+        lines.append(line)
+    return lines
+
+
+def markdown() -> str:
+    """Both tables, as ``docs/gpu.md`` has them."""
+    names = [device.name for device in DEVICES]
+    text = []
+    for head, body in (
+        (["rows", "type", "normalizer", *names], row_table()),
+        (["length", "normalizer", "tiles kept", *names], attention_table()),
+    ):
+        table = [head, ["---"] * len(head), *body]
+        text.append("\n".join("| " + " | ".join(line) + " |" for line in table))
+    return "\n\n".join(text)
+
+
+if __name__ == "__main__":
+    print(markdown())

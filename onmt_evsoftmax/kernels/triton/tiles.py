@@ -1,0 +1,111 @@
+"""The one table of tile sizes. Nothing is tuned at run time.
+
+Every entry was compiled for every target without spilling a register (``docs/gpu.md`` has the
+numbers, ``tests/triton_kernels/test_triton_compiled.py`` checks them). None was timed on a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Tile(NamedTuple):
+    """Queries × keys of a tile, warps of a program, and stages of the pipeline of loads."""
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+
+
+Table = dict[str, dict[int, Tile]]
+
+#: Kernel → {largest head: tile}, for 16-bit types and at most a mask of keys.
+LIGHT: Table = {
+    "thresholds": {64: Tile(64, 64, 4, 2), 128: Tile(64, 64, 4, 1), 256: Tile(32, 32, 4, 1)},
+    "forward": {64: Tile(64, 64, 4, 3), 128: Tile(64, 32, 4, 2), 256: Tile(64, 32, 8, 1)},
+    "grad_query": {64: Tile(64, 32, 4, 2), 128: Tile(64, 32, 4, 2), 256: Tile(32, 32, 4, 1)},
+    "grad_key_value": {64: Tile(32, 64, 4, 2), 128: Tile(64, 64, 8, 2), 256: Tile(32, 32, 8, 1)},
+}
+#: The same where Hopper and later can do more. (Thresholds of 64 queries fail in Triton 3.7's pass
+#: for Blackwell's tensor memory.)
+LIGHT_9: Table = {
+    **LIGHT,
+    "thresholds": {64: Tile(32, 32, 4, 2), 128: Tile(32, 32, 4, 1), 256: Tile(32, 32, 4, 1)},
+    "forward": {64: Tile(64, 64, 4, 2), 128: Tile(64, 64, 4, 2), 256: Tile(64, 32, 8, 1)},
+    "grad_key_value": {64: Tile(32, 64, 4, 2), 128: Tile(32, 64, 4, 2), 256: Tile(32, 32, 8, 1)},
+}
+#: With dropout, a bias or a mask for every query, and for sparsemax and entmax-1.5: all of these
+#: take registers.
+HEAVY: Table = {
+    "thresholds": {64: Tile(64, 64, 8, 2), 128: Tile(64, 64, 8, 1), 256: Tile(32, 32, 4, 1)},
+    "projection_thresholds": {
+        64: Tile(64, 64, 8, 2),
+        128: Tile(64, 32, 8, 2),
+        256: Tile(32, 32, 8, 1),
+    },
+    "forward": {64: Tile(64, 64, 8, 3), 128: Tile(64, 32, 8, 2), 256: Tile(32, 32, 8, 1)},
+    "grad_query": {64: Tile(64, 32, 8, 2), 128: Tile(32, 32, 4, 1), 256: Tile(32, 32, 8, 1)},
+    "grad_key_value": {64: Tile(32, 64, 8, 1), 128: Tile(32, 32, 4, 1), 256: Tile(32, 32, 8, 1)},
+}
+HEAVY_9: Table = {
+    **HEAVY,
+    "thresholds": LIGHT_9["thresholds"],
+    "projection_thresholds": {
+        64: Tile(64, 64, 8, 2),
+        128: Tile(64, 32, 8, 2),
+        256: Tile(16, 32, 8, 1),
+    },
+    "grad_query": {64: Tile(64, 32, 8, 2), 128: Tile(64, 32, 8, 2), 256: Tile(16, 32, 8, 1)},
+    "grad_key_value": {64: Tile(32, 64, 8, 1), 128: Tile(32, 32, 4, 1), 256: Tile(16, 32, 8, 1)},
+}
+#: float32, whose products take three times the operands; with heads above 128 every tile spills.
+FLOAT32: Table = {
+    "thresholds": {64: Tile(32, 32, 4, 2), 128: Tile(16, 16, 4, 1)},
+    "projection_thresholds": {64: Tile(32, 32, 8, 1), 128: Tile(16, 32, 4, 1)},
+    "forward": {64: Tile(32, 32, 8, 1), 128: Tile(16, 32, 8, 1)},
+    "grad_query": {64: Tile(16, 32, 4, 1), 128: Tile(16, 16, 8, 1)},
+    "grad_key_value": {64: Tile(32, 32, 8, 1), 128: Tile(16, 16, 8, 1)},
+}
+#: The same on Blackwell, where heads above 64 spill.
+FLOAT32_10: Table = {
+    "thresholds": {64: Tile(16, 16, 4, 1)},
+    "projection_thresholds": {64: Tile(16, 32, 4, 1)},
+    "forward": {64: Tile(16, 32, 4, 1)},
+    "grad_query": {64: Tile(16, 32, 4, 1)},
+    "grad_key_value": {64: Tile(16, 32, 8, 1)},
+}
+#: The interpreter takes as long for a large tile as for a small one.
+INTERPRETER = {
+    "thresholds": Tile(64, 64, 4, 1),
+    "projection_thresholds": Tile(64, 32, 4, 1),
+    "forward": Tile(64, 32, 4, 1),
+    "grad_query": Tile(64, 32, 4, 1),
+    "grad_key_value": Tile(32, 64, 4, 1),
+}
+
+MAX_HEAD = 256
+
+
+def largest_head(*, float32: bool, capability: int) -> int:
+    """The largest head there is a tile for."""
+    if not float32 or capability == 0:
+        return MAX_HEAD
+    return max((FLOAT32_10 if capability >= 10 else FLOAT32)["forward"])
+
+
+def tile_for(kernel: str, head: int, *, float32: bool, heavy: bool, capability: int) -> Tile:
+    """The tile of ``kernel`` for heads of up to ``head`` numbers (query's or value's).
+
+    ``heavy`` is whether there is more than a mask of keys to do. ``capability`` is the GPU's
+    generation, 8 for A100, 9 for H100, or 0 for the interpreter.
+    """
+    if capability == 0:
+        return INTERPRETER[kernel]
+    if float32:
+        table = FLOAT32_10 if capability >= 10 else FLOAT32
+    elif capability >= 9:
+        table = HEAVY_9 if heavy else LIGHT_9
+    else:
+        table = HEAVY if heavy else LIGHT
+    return next(tile for largest, tile in table[kernel].items() if head <= largest)

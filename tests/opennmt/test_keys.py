@@ -1,0 +1,172 @@
+"""Nothing that a user wrote is dropped in silence: each case here once trained softmax, or less."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import onmt.opts
+import pytest
+from models import LANGUAGE_MODEL, TRANSFORMER, build, flags, parse
+from onmt.utils.misc import check_path
+from onmt.utils.parse import ArgumentParser
+from workbench import IS_35
+
+from onmt_evsoftmax import kernels
+from onmt_evsoftmax.opennmt import building
+from onmt_evsoftmax.opennmt.sites import put_normalizers
+from onmt_evsoftmax.report.console import UserError
+
+
+def train_options(tmp_path: Path, text: str, *arguments: str) -> Namespace:
+    """What ``onmt_train -config recipe.yaml`` makes of a text."""
+    config = tmp_path / "recipe.yaml"
+    config.write_text(f"src_vocab: none\n{text}")
+    parser = ArgumentParser()
+    onmt.opts.train_opts(parser)
+    return parser.parse_known_args(["-config", str(config), *arguments])[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("data: {}\nattention_normalizer:\n", r"recipe\.yaml, line 3: .*_normalizer has no value"),
+        ("data: {}\ncontext_attention_normalizer: null\n", "line 3: .* has no value; write one"),
+        ("data: {}\nattention_eps: ~\n", "line 3: attention_eps has no value"),
+        (
+            "data: {}\nattention_normalizer: evsoftmax\nlayers: 2\nattention_normalizer: softmax\n",
+            r"line 5: the key 'attention_normalizer' stands in line 3 already; remove one",
+        ),
+        ("data: {}\nlayers: 2\nlayers: 6\n", "line 4: the key 'layers' stands in line 3"),
+        (
+            "data:\n  corpus:\n    path_src: a\n    weight: 1\n    weight: 9\n",
+            "line 6: the key 'weight' stands in line 5",
+        ),
+    ],
+)
+def test_yaml_that_says_less_than_it_seems(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        train_options(tmp_path, text)
+
+
+def test_yaml_that_is_fine(tmp_path: Path) -> None:
+    text = "base: &base\n  weight: 1\ndata:\n  one:\n    <<: *base\n  two:\n    <<: *base\n"
+    with pytest.raises(UserError, match="the key 'base' is unknown"):  # and nothing else
+        train_options(tmp_path, text)
+    assert train_options(tmp_path, "data: {}\nlayers: 3\nn_best: 2\n").layers == 3
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["evsoftmax"], ["-layers", "2", "evsoftmax"], ["-n_best", "2", "evsoftmax"], ["x", "-layers"]],
+)
+def test_a_word_that_belongs_to_no_option(tmp_path: Path, arguments: list[str]) -> None:
+    if arguments[-1] == "-layers":
+        arguments = [*arguments, "2"]
+    with pytest.raises(UserError, match=r"'(evsoftmax|x)' belongs to no option; write the option"):
+        train_options(tmp_path, "data: {}\n", *arguments)
+
+
+def test_lists_and_options_of_other_commands_are_no_such_words(tmp_path: Path) -> None:
+    text = "data: {}\nn_best: 3\ndropout: [0.1, 0.2]\n"
+    options = train_options(tmp_path, text, "-beam_size", "4", "-layers", "2")
+    assert options.dropout == [0.1, 0.2]
+
+
+def check_corpus(tmp_path: Path, **corpus: Any) -> Namespace:
+    """``data`` with one corpus, as training checks it."""
+    (tmp_path / "text").write_text("a\n")
+    paths = {"path_src": str(tmp_path / "text"), "path_tgt": str(tmp_path / "text")}
+    options = Namespace(data=str({"corpus": {**paths, **corpus}}), transforms=[], n_src_feats=0)
+    ArgumentParser._validate_data(options)
+    return options
+
+
+@pytest.mark.parametrize(
+    ("corpus", "message"),
+    [
+        ({"transform": ["filtertoolong"]}, "corpus: the key 'transform' .* mean 'transforms'"),
+        ({"wieght": 3}, "corpus: the key 'wieght' is unknown; did you mean 'weight'"),
+        ({"layers": 3}, "corpus: the key 'layers' is unknown"),
+        ({"transforms": ["filtertolong"]}, "unknown transform 'filtertolong' .*mean filtertoolong"),
+        ({"transforms": "filtertoolong"}, r"transforms: must be a list, as \[filtertoolong\]"),
+        ({"weight": 0.5}, "weight must be a whole number, not 0.5"),
+        ({"path_txt" if not IS_35 else "src_feats": "x"}, "is unknown"),
+    ],
+)
+def test_what_a_corpus_does_not_know(tmp_path: Path, corpus: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        check_corpus(tmp_path, **corpus)
+
+
+def test_what_a_corpus_knows(tmp_path: Path) -> None:
+    known = {"weight": 2, "transforms": ["prefix"], "src_prefix": "a", "tgt_prefix": "b"}
+    assert check_corpus(tmp_path, **known).data["corpus"]["weight"] == 2
+
+
+@pytest.mark.parametrize("data", ["[]", "corpus", "{corpus: text}"])
+def test_data_that_is_no_list_of_corpora(data: str) -> None:
+    with pytest.raises(UserError, match="data"):
+        ArgumentParser._validate_data(Namespace(data=data, transforms=[]))
+
+
+def test_a_vocabulary_may_be_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_path("v.src")
+    check_path("new/v.src")
+    assert (tmp_path / "new").is_dir()
+    (tmp_path / "v.src").touch()
+    with pytest.raises(OSError, match="exists"):
+        check_path("v.src")
+
+
+class TestTranslation:
+    """An option of translation acts there, or it is refused; the start-up line says what acts."""
+
+    def test_what_acts_in_training_only_is_refused(self) -> None:
+        with pytest.raises(UserError, match="attention_eps acts in training only; remove it"):
+            building._refuse_training_options({"attention_eps": 0.1})
+        building._refuse_training_options({"attention_eps": 0.0, "attention_alpha": 1.3})
+
+    def test_the_line_shows_what_acts(self) -> None:
+        options = parse(*TRANSFORMER, *flags(attention_normalizer="evsoftmax", attention_eps=0.1))
+        model = build(*TRANSFORMER)
+        assert "evsoftmax(eps=0.1)" in str(put_normalizers(model, options))
+        assert "eps" not in str(put_normalizers(model, options, overrides={}))
+
+    @pytest.mark.skipif(not kernels.available(), reason="nothing is fused without the kernels")
+    def test_fused_where_decoding_fuses_nothing_is_refused(self) -> None:
+        fused = {"attention_backend": "fused"}
+        options = [*LANGUAGE_MODEL, *flags(attention_normalizer="evsoftmax", **fused)]
+        model = build(*options)
+        with pytest.raises(UserError, match="fused is not possible here: decoding computes one"):
+            put_normalizers(model, parse(*options), overrides=fused)
+        inherited = put_normalizers(model, parse(*options), overrides={})
+        assert str(inherited).endswith("fused attention: none")
+        transformer = [*TRANSFORMER, *flags(attention_normalizer="evsoftmax", **fused)]
+        report = put_normalizers(build(*transformer), parse(*transformer), overrides=fused)
+        assert str(report).endswith("fused attention: encoder")
+
+    def test_a_model_trained_fused_can_be_used_without_kernels(self) -> None:
+        options = parse(
+            *TRANSFORMER, *flags(attention_normalizer="evsoftmax", attention_backend="fused")
+        )
+        model = build(*TRANSFORMER)
+        with kernels.using("torch"):
+            assert "fused attention: none" in str(put_normalizers(model, options, overrides={}))
+            with pytest.raises(UserError, match="fused is not possible here"):
+                put_normalizers(model, options)
+
+    @pytest.mark.parametrize("option", ["beam_size", "max_length", "n_best", "batch_size"])
+    def test_numbers_have_a_range(self, option: str) -> None:
+        with pytest.raises(UserError, match=f"{option} must be at least 1, not 0"):
+            building._check_translation(Namespace(**{option: 0}))
+
+    def test_a_gpu_that_is_not_there(self) -> None:
+        with pytest.raises(UserError, match=r"-gpu asks for a GPU, and torch finds (none|only)"):
+            building._check_translation(Namespace(gpu=64))
+        with pytest.raises(UserError, match="gpu_ranks asks for a GPU, and torch finds"):
+            ArgumentParser.validate_train_opts(Namespace(gpu_ranks=list(range(64))))

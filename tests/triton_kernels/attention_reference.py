@@ -1,0 +1,84 @@
+"""Attention of every normalizer, and its gradients, in float64 NumPy."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Expected(NamedTuple):
+    out: np.ndarray
+    grads: tuple[np.ndarray, np.ndarray, np.ndarray]
+    p: np.ndarray
+    clear: np.ndarray  # rows whose support rounding cannot change
+
+
+def _projection(scores: np.ndarray, alpha: float) -> tuple[np.ndarray, np.ndarray]:
+    """(p, distance of the nearest score from the threshold); -inf takes no part."""
+    top = scores.max(-1, keepdims=True)
+    z = (alpha - 1) * (scores - np.where(np.isfinite(top), top, 0))
+    low, high = np.full(top.shape, -1.0), np.zeros(top.shape)
+    for _ in range(100):
+        tau = (low + high) / 2
+        more = (np.maximum(z - tau, 0) ** (1 / (alpha - 1))).sum(-1, keepdims=True) >= 1
+        low, high = np.where(more, tau, low), np.where(more, high, tau)
+    p = np.maximum(z - low, 0) ** (1 / (alpha - 1))
+    p = p / np.maximum(p.sum(-1, keepdims=True), 1e-300)
+    return p, np.abs(z - low).min(-1)
+
+
+def _evsoftmax(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    valid = scores > -np.inf
+    count = valid.sum(-1, keepdims=True)
+    mean = np.where(valid, scores, 0).sum(-1, keepdims=True) / np.maximum(count, 1)
+    distance = np.where(valid, np.abs(scores - mean), np.inf).min(-1)
+    top = np.where(count > 0, scores.max(-1, keepdims=True), 0)
+    e = np.where(valid & (scores >= np.minimum(mean, top)), np.exp(scores - top), 0)
+    return e / np.maximum(e.sum(-1, keepdims=True), 1e-300), np.where(
+        count[..., 0] == 1, np.inf, distance
+    )
+
+
+def reference(
+    name, query, key, value, grad, scale, mask=None, bias=None, causal=False, factor=None
+) -> Expected:
+    """Result and gradients; ``grad`` counts in clear rows only."""
+    q, k, v, g = (t.double().numpy() for t in (query, key, value, grad))
+    group = q.shape[1] // k.shape[1]
+    k, v = np.repeat(k, group, 1), np.repeat(v, group, 1)
+    scores = q @ k.swapaxes(-1, -2) * scale
+    if bias is not None:
+        scores = scores + bias.double().numpy()
+    valid = np.ones(scores.shape, dtype=bool)
+    if mask is not None:
+        valid &= mask.numpy()
+    if causal:
+        valid &= np.tri(*scores.shape[-2:], dtype=bool)
+    scores = np.where(valid, scores, -np.inf)
+    if name == "evsoftmax":
+        p, distance = _evsoftmax(scores)
+        slope = p
+    else:
+        alpha = {"sparsemax": 2.0, "entmax15": 1.5}[name]
+        p, distance = _projection(scores, alpha)
+        slope = np.where(p > 0, p ** (2 - alpha), 0)
+    clear = distance > 1e-5
+    m = 1.0 if factor is None else factor.double().numpy().reshape(p.shape)
+    g = np.where(clear[..., None], g, 0)
+    dp = (g @ v.swapaxes(-1, -2)) * m
+    total = slope.sum(-1, keepdims=True)
+    delta = (slope * dp).sum(-1, keepdims=True) / np.where(total > 0, total, 1)
+    ds = slope * (dp - delta) * scale
+    of_key, of_value = ds.swapaxes(-1, -2) @ q, (p * m).swapaxes(-1, -2) @ g
+    shape = (q.shape[0], -1, group)
+    return Expected(
+        (p * m) @ v,
+        (
+            ds @ k,
+            of_key.reshape(*shape, *of_key.shape[2:]).sum(2),
+            of_value.reshape(*shape, *of_value.shape[2:]).sum(2),
+        ),
+        p,
+        clear,
+    )

@@ -1,0 +1,248 @@
+"""Compiles kernels for GPUs that are not here, exactly as the launchers would call them.
+
+Launches are recorded instead of run, with tensors that have no memory, and what was recorded goes
+through Triton's compiler and NVIDIA's assembler, which says how many registers a kernel takes and
+what it spills. Not in one process with the interpreter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from typing import Any, NamedTuple
+from unittest import mock
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+#: Compute capability → shared memory that one program may use, in bytes (CUDA's programming guide).
+SHARED_MEMORY = {80: 163 * 1024, 86: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024}
+
+TYPES = {
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.float32: "fp32",
+    torch.float64: "fp64",
+    torch.uint8: "u8",
+    torch.int32: "i32",
+    torch.int64: "i64",
+}
+
+
+class Launch(NamedTuple):
+    kernel: JITFunction
+    arguments: dict[str, Any]
+    options: dict[str, Any]
+
+
+class Compiled(NamedTuple):
+    registers: int
+    spilled: int  # bytes
+    shared: int  # bytes
+    tensor_cores: str  # the instruction that multiplies matrices, or ""
+
+
+@contextlib.contextmanager
+def recorded():
+    """Collects launches in a list instead of running them."""
+    launches: list[Launch] = []
+
+    def record(self, *args, grid, warmup, **kwargs):
+        arguments = dict(zip(self.arg_names, args, strict=False))
+        arguments |= {k: v for k, v in kwargs.items() if k in self.arg_names}
+        options = {k: v for k, v in kwargs.items() if k not in self.arg_names}
+        launches.append(Launch(self, {n: arguments[n] for n in self.arg_names}, options))
+
+    with mock.patch.object(JITFunction, "run", record):
+        yield launches
+
+
+def _source(launch: Launch) -> ASTSource:
+    """As the run-time would specialise it: aligned pointers, multiples of 16, ones."""
+    signature, constants, attributes = {}, {}, {}
+    for index, (name, value) in enumerate(launch.arguments.items()):
+        parameter = launch.kernel.params[index]
+        kind = None
+        if parameter.is_constexpr or value is None:
+            constants[name] = value
+        elif isinstance(value, torch.Tensor):
+            kind = f"*{TYPES[value.dtype]}"
+            attributes[(index,)] = [["tt.divisibility", 16]]
+        elif isinstance(value, float):
+            kind = "fp32"
+        elif value == 1 and not parameter.do_not_specialize:
+            constants[name] = 1
+        else:
+            kind = "i32" if -(2**31) <= value < 2**31 else "i64"
+            if value % 16 == 0 and not parameter.do_not_specialize:
+                attributes[(index,)] = [["tt.divisibility", 16]]
+        signature[name] = kind or "constexpr"
+    keys = {(launch.kernel.arg_names.index(n),): v for n, v in constants.items()}
+    return ASTSource(launch.kernel, signature, keys, attributes)
+
+
+def compile_for(launch: Launch, capability: int) -> Compiled:
+    """Compile one launch for one target."""
+    log = io.StringIO()
+    options = {k: v for k, v in launch.options.items() if k in ("num_warps", "num_stages")}
+    options["enable_fp_fusion"] = True
+    with triton.knobs.nvidia.scope(), contextlib.redirect_stdout(log):
+        triton.knobs.nvidia.dump_ptxas_log = True
+        with mock.patch.object(triton.knobs.compilation, "always_compile", True):
+            kernel = triton.compile(
+                _source(launch), target=GPUTarget("cuda", capability, 32), options=options
+            )
+    said = log.getvalue()
+    spilled = sum(map(int, re.findall(r"(\d+) bytes spill (?:stores|loads)", said)))
+    registers = max(map(int, re.findall(r"Used (\d+) registers", said)))
+    found = re.search(r"tcgen05\.mma|wgmma\.mma_async|mma\.sync", kernel.asm["ptx"])
+    return Compiled(registers, spilled, kernel.metadata.shared, found[0] if found else "")
+
+
+def attention_launches(
+    normalizer, dtype, head, capability, *, kind="keys", causal=True, dropout=True, skip=False
+) -> dict[str, Launch]:
+    """The launches of one forward and backward pass: kernel → launch."""
+    from onmt_evsoftmax.kernels.triton import attention
+
+    def empty(*shape, dtype=dtype):
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    query, key, value = (empty(2, 8, length, head) for length in (500, 600, 600))
+    mask = bias = None
+    if kind == "keys":
+        mask = empty(2, 1, 1, 600, dtype=torch.bool)
+    elif kind == "queries":
+        mask, bias = empty(2, 1, 500, 600, dtype=torch.bool), empty(1, 8, 500, 600)
+    seed = empty(dtype=torch.int64) if dropout else None
+    options = attention.Options(normalizer, causal, 0.125, 0.1 if dropout else 0.0, skip)
+    with (
+        recorded() as launches,
+        mock.patch.object(attention, "_capability", return_value=capability // 10),
+    ):
+        out, rows = attention.attention_forward(query, key, value, mask, bias, seed, options)
+        attention.attention_backward(out, query, key, value, mask, bias, seed, out, rows, options)
+    return {launch.kernel.__name__: launch for launch in launches}
+
+
+def row_launches(normalizer, dtype, columns, *, masked=True, eps=0.0) -> dict[str, Launch]:
+    """The launches of rows forward and backward."""
+    from onmt_evsoftmax.kernels.triton import rows
+
+    scores = torch.empty(64, columns, dtype=dtype, device="meta")
+    mask = torch.empty(1, columns, dtype=torch.bool, device="meta") if masked else None
+    alpha = torch.empty(64, 1, device="meta") if normalizer == "entmax" else None
+    with recorded() as launches:
+        p, _ = rows.rows_forward(normalizer, scores, mask, eps=eps, alpha=alpha)
+        rows.rows_backward(normalizer, p, p, alpha=alpha, want_alpha=alpha is not None)
+    return {launch.kernel.__name__: launch for launch in launches}
+
+
+class Configuration(NamedTuple):
+    """One entry of the table in ``docs/gpu.md``."""
+
+    kernel: str
+    normalizer: str
+    dtype: str
+    size: str  # of heads, or columns of a row
+    extras: str  # what is done besides
+    launch: Launch
+
+    def tile(self) -> str:
+        numbers = self.launch.arguments
+        first, second = ("ROWS", "COLUMNS") if "ROWS" in numbers else ("M", "N")
+        if "CHUNK" in numbers:
+            shape = f"{numbers['CHUNK']}"
+        else:
+            shape = f"{numbers[first]}×{numbers.get(second, numbers[first])}"
+        options = self.launch.options
+        return f"{shape} w{options['num_warps']} s{options.get('num_stages', 3)}"
+
+
+LIGHT, HEAVY = "key mask, causal", "mask per query, bias, causal, dropout"
+HEADS = {torch.bfloat16: (64, 128, 256), torch.float32: (64, 128)}
+
+
+def attention_configurations(capability: int) -> list[Configuration]:
+    """Every tile of the table, with the most that it may have to do."""
+    from onmt_evsoftmax.kernels.triton.tiles import largest_head
+
+    found = []
+    for dtype, heads in HEADS.items():
+        for head in heads:
+            if head > largest_head(float32=dtype == torch.float32, capability=capability // 10):
+                continue
+            for normalizer in ("evsoftmax", "sparsemax", "entmax15"):
+                kinds = {HEAVY: {"kind": "queries"}}
+                if normalizer == "evsoftmax" and dtype != torch.float32:
+                    kinds[LIGHT] = {"kind": "keys", "dropout": False}
+                elif normalizer == "sparsemax" and head != 128:
+                    continue  # entmax-1.5 is the same with a square
+                for extras, options in kinds.items():
+                    launches = attention_launches(normalizer, dtype, head, capability, **options)
+                    found += [
+                        Configuration(name, normalizer, TYPES[dtype], str(head), extras, launch)
+                        for name, launch in launches.items()
+                    ]
+    return found
+
+
+def row_configurations() -> list[Configuration]:
+    """Tiles of many rows and of one, and rows beyond, of every normalizer."""
+    from onmt_evsoftmax.kernels.triton.rows import longest_tile
+
+    found = []
+    for dtype in (torch.bfloat16, torch.float32, torch.float64):
+        for normalizer in ("evsoftmax", "sparsemax", "entmax15", "entmax"):
+            if dtype != torch.float32 and normalizer in ("sparsemax", "entmax15"):
+                continue  # float16 and bfloat16 are float32 after loading
+            longest = longest_tile(normalizer, dtype == torch.float64)
+            for columns in (64, longest, 256000):
+                found += [
+                    Configuration(name, normalizer, TYPES[dtype], str(columns), "mask", launch)
+                    for name, launch in row_launches(normalizer, dtype, columns).items()
+                ]
+    return found
+
+
+# --- the table of the documentation ---------------------------------------------------------------
+
+
+def row_of(configuration: Configuration) -> tuple[str, ...]:
+    """What identifies a configuration in the table."""
+    return (*configuration[:5], configuration.tile())
+
+
+def markdown(results: dict[tuple[str, ...], dict[int, Compiled]]) -> str:
+    """``results`` as a table: registers, and kilobytes of shared memory, on every target."""
+    head = ["kernel", "normalizer", "type", "head or row", "with", "tile"]
+    head += [f"sm_{capability}" for capability in SHARED_MEMORY]
+    lines = [head, ["---"] * len(head)]
+    for row, found in results.items():
+        cells = []
+        for capability in SHARED_MEMORY:
+            if capability in found:
+                one = found[capability]
+                spills = f", {one.spilled} bytes spilled" if one.spilled else ""
+                cells.append(f"{one.registers}, {one.shared / 1024:.0f} KB{spills}")
+            else:
+                cells.append("–")
+        lines.append([*row, *cells])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def main() -> None:
+    """Compile everything for every target and print the table for ``docs/gpu.md``."""
+    results: dict[tuple[str, ...], dict[int, Compiled]] = {}
+    for capability in SHARED_MEMORY:
+        for one in attention_configurations(capability) + row_configurations():
+            results.setdefault(row_of(one), {})[capability] = compile_for(one.launch, capability)
+    print(markdown(results))
+
+
+if __name__ == "__main__":
+    main()
