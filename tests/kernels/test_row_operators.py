@@ -94,7 +94,7 @@ def test_operators_refuse_what_would_be_read_past_its_end():
         )
     same, wide = torch.randn(1, 1, 5, 64), torch.ones(1, 1, 5, 4)
     for mask, bias in ((wide.bool(), None), (None, wide), (wide[0].bool(), None), (wide, None)):
-        with pytest.raises(ValueError, match="must be torch.* and broadcast to"):
+        with pytest.raises(ValueError, match=r"must be torch.* and broadcast to"):
             operators.attention_forward(
                 "sparsemax", query, same, value, mask, bias, False, 1.0, 0.0, None
             )
