@@ -146,7 +146,6 @@ def test_recorders_see_every_attention(fused_calls: list[bool]) -> None:
         (["-attention_eps", "0.1"], "none"),
         (["-copy_attn"], "encoder, decoder"),
         (["-context_attention_normalizer", "sparsemax"], "encoder, decoder, context in training"),
-        (["-context_attention_normalizer", "entmax"], "encoder, decoder"),
     ],
 )
 def test_the_start_up_line_says_which(options: list[str], fused_line: str) -> None:
