@@ -37,18 +37,16 @@ def run(call: Call) -> Tensor:
         return ((p * _dropped(p, call)) @ value).to(dtype)
 
 
-def gradients(grad: Tensor, call: Call) -> tuple[Tensor, Tensor, Tensor]:
-    """The backward pass of a kernel in steps that torch differentiates."""
-    with without_autocast(call.query):
-        scores, allowed, key, value = scored(call)
-        p, pull_back = torch.func.vjp(lambda s: call.choice.function(s, allowed, -1), scores)
-        factor = _dropped(p, call)
-        grad_scores = pull_back((grad @ value.transpose(-2, -1)) * factor)[0] * call.scale
-        return (
-            grad_scores @ key,
-            grad_scores.transpose(-2, -1) @ call.query,
-            (p * factor).transpose(-2, -1) @ grad,
-        )
+def gradients(grad: Tensor, call: Call) -> tuple[Tensor, ...]:
+    """The backward pass of a kernel in steps that torch differentiates: of query, key and value."""
+
+    def again(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return run(call._replace(query=query, key=key, value=value))
+
+    pull_back: Any = torch.func.vjp(again, *call[:3])[1]
+    with without_autocast(grad):
+        found: tuple[Tensor, ...] = pull_back(grad)
+        return found
 
 
 def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:

@@ -90,16 +90,16 @@ class Fused(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        *tensors, mask, bias, out, level, bar, seed = ctx.saved_tensors
+        query, key, value, mask, bias, out, level, bar, seed = ctx.saved_tensors
         options = (ctx.causal, ctx.scale, ctx.dropout_p, seed)
         if torch.is_grad_enabled():  # the gradient is to be differentiated in turn
             choice = Choice.of(get_record(ctx.name))
             limits = mask if bias is None else bias
-            call = Call(*tensors, limits, None, *options, choice, tensors[0].shape[:2])
+            call = Call(query, key, value, limits, None, *options, choice, query.shape[:2])
             grads = explicit.gradients(grad, call)
         else:
             grads = kernels.attention_backward(
-                grad, ctx.name, *tensors, mask, bias, out, level, bar, *options
+                grad, ctx.name, query, key, value, mask, bias, out, level, bar, *options
             )
         return (None, *grads, *[None] * 6)
 
@@ -117,14 +117,14 @@ class Fused(torch.autograd.Function):
                 return tensor.expand(info.batch_size, *tensor.shape)
             return tensor.movedim(axis, 0)
 
-        query, *others = (
+        tensors = [
             None if tensor is None else front(tensor, axis)
             for tensor, axis in zip(inputs[1:6], in_dims[1:6], strict=True)
-        )
+        ]
         # A mask or bias may have been one for the whole of the smaller batch.
+        size = front(inputs[1], in_dims[1]).size(1)
         larger = [
-            None if t is None else t.expand(-1, query.size(1), *t.shape[2:]).flatten(0, 1)
-            for t in (query, *others)
+            None if t is None else t.expand(-1, size, *t.shape[2:]).flatten(0, 1) for t in tensors
         ]
         results = Fused.apply(inputs[0], *larger, *inputs[6:])
         return tuple(r.unflatten(0, (info.batch_size, -1)) for r in results), (0, 0, 0)
