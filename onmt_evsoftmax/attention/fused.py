@@ -115,5 +115,5 @@ class Fused(torch.autograd.Function):
                 tensor, axis = tensor.expand(info.batch_size, *tensor.shape), 0
             return tensor.movedim(axis, 0).flatten(0, 1)
 
-        results = Fused.apply(*map(larger, inputs[:4], in_dims[:4]), *inputs[4:])
+        results: Any = Fused.apply(*map(larger, inputs[:4], in_dims[:4]), *inputs[4:])  # type: ignore[no-untyped-call]
         return tuple(r.unflatten(0, (info.batch_size, -1)) for r in results), (0, 0, 0)
