@@ -1,6 +1,6 @@
 """Every picture of README and docs, each with its dark twin: ``make figures``.
 
-Pictures of attention come from the finished demo (``make demo``), charts of speed from the tables of
+Pictures of attention come from the finished demo (``make demo``), charts of speed from tables of
 ``docs/performance.md``, the simplex from the normalizers themselves.
 """
 

@@ -90,7 +90,8 @@ def _output(output: dict[str, Any], images: Path) -> str:
             name = f"{hashlib.sha256(content).hexdigest()[:12]}.{ending}"
             images.mkdir(parents=True, exist_ok=True)
             (images / name).write_bytes(content)
-            return f"![output of the cell above]({images.name}/{name})"
+            # Relative to the notebook, as the links in its text are.
+            return f"![output of the cell above]({images.parent.name}/{images.name}/{name})"
     text = "".join(output.get("text") or data.get("text/plain") or "").rstrip()
     return f"```text\n{text}\n```"
 

@@ -74,8 +74,8 @@ def commands() -> str:
         "Everything below is what `--help` prints. Each command runs as `onmt_evsoftmax COMMAND`, "
         "and four of them also as programs of their own.",
         "",
-        "`onmt_train`, `onmt_translate` and the other programs of OpenNMT-py keep their options and "
-        "get [a few more](#options-of-onmt-train-and-onmt-translate).",
+        "`onmt_train`, `onmt_translate` and the other programs of OpenNMT-py keep their options "
+        "and get [a few more](#options-of-onmt-train-and-onmt-translate).",
     ]
     with mock.patch.dict(os.environ, COLUMNS="88", NO_COLOR="1"):
         for title, section in door.SECTIONS.items():
