@@ -36,6 +36,7 @@ html_title = "onmt_evsoftmax"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
+html_show_search_summary = False  # excerpts would be fetched, which a page opened as a file may not
 html_show_sphinx = False
 html_extra_path: list[str] = []
 html_theme_options = {

@@ -121,7 +121,6 @@ def from_demo(folder: Path) -> None:
     chosen = ["--sentence", str(SENTENCE), "--level", "word"]
     run(*plot, *traces, *chosen, "-o", folder / "attention.svg")
     run(*plot, traces[1], *chosen, "--head", "all", "--align", gold, "-o", folder / "sentence.svg")
-    run(*plot, *traces, *chosen, "--bars", "-o", folder / "bars.svg")
     run("onmt_count_attended", traces[1], "--level", "word", "--quiet", "-o", folder / "heads.svg")
     run(
         *plot,
@@ -137,7 +136,6 @@ def from_demo(folder: Path) -> None:
     )
     keep(folder / "attention.svg", "attention")
     keep(folder / "sentence.svg", "heads-of-a-sentence")
-    keep(folder / "bars.svg", "bars")
     keep(folder / "heads.svg", "heads")
 
 

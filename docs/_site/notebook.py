@@ -15,6 +15,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,8 @@ def _run_cell(source: str, names: dict[str, Any], count: int) -> list[dict[str, 
 
 
 def _shown(value: object) -> dict[str, Any]:
-    data: dict[str, Any] = {"text/plain": repr(value).splitlines(keepends=True)}
+    text = re.sub(r" at 0x[0-9A-Fa-f]+", "", repr(value))  # the same in every run
+    data: dict[str, Any] = {"text/plain": text.splitlines(keepends=True)}
     for method, kind in SHOWS.items():
         drawn = getattr(value, method, lambda: None)()
         if drawn is not None:
