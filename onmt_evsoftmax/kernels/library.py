@@ -7,6 +7,7 @@ runtime, and so the threads, of the first.
 from __future__ import annotations
 
 import ctypes
+import importlib.machinery
 import os
 import warnings
 from collections.abc import Iterator
@@ -34,7 +35,8 @@ _SIGNATURES = {
 
 def _load() -> ctypes.CDLL | None:
     """The library beside this file, as ``setup.py`` builds it; None if it was not built."""
-    for suffix in (".abi3.so", ".pyd"):
+    # Built without Python's version in its name; builds of before had it.
+    for suffix in (".abi3.so", *importlib.machinery.EXTENSION_SUFFIXES):
         path = Path(__file__).with_name(f"_native{suffix}")
         if path.exists():
             try:
