@@ -15,6 +15,8 @@ from snippets import ROOT, Block
 BIN = Path(sys.executable).parent
 #: What a training needs to be over soon: the commands stay as they are written.
 SOON = {"QUICK_STEPS": "20", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+#: The environment that runs the tests is not installed anew, however old it is.
+SOON["MAKEFLAGS"] = "--old-file=.venv/.installed"
 
 
 @pytest.mark.parametrize("page", snippets.pages())
@@ -61,7 +63,6 @@ def checkout(folder: Path) -> Path:
 def run(block: Block, folder: Path) -> None:
     """A reader's shell: it stops at the first failure, and says which command it was."""
     environment = {**os.environ, **SOON, "PATH": f"{BIN}:{os.environ['PATH']}"}
-    environment.pop("MAKEFLAGS", None)
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block.text],
         cwd=folder,
