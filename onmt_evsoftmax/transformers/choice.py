@@ -46,18 +46,20 @@ def use(
     if not set(wanted) & set(present):
         having = f"only {', '.join(present)}" if present else "none that could have a normalizer"
         raise ValueError(f"{type(model).__name__} has no {' or '.join(wanted)} attention, {having}")
-    chosen = {kind: name for kind, name in _chosen(model.config).items() if kind in present}
+    chosen = {
+        kind: name for kind, name in chosen_normalizers(model.config).items() if kind in present
+    }
     chosen |= {kind: normalizer for kind in present if kind in wanted}
     _apply(model, chosen)
     return model
 
 
-def _chosen(config: PreTrainedConfig) -> dict[str, str]:
-    """Kind → what the model uses now."""
+def chosen_normalizers(config: PreTrainedConfig) -> dict[str, str]:
+    """Kind of attention → what the model uses now; ``"sdpa"`` is transformers' own softmax."""
     name = config._attn_implementation
-    if name == BY_KIND:
-        return dict(getattr(config, ATTRIBUTE))
-    return dict.fromkeys(KINDS, name if name in _registered else STOCK)
+    chosen = getattr(config, ATTRIBUTE) if name == BY_KIND else {}
+    rest = name if name in _registered else STOCK
+    return {kind: chosen.get(kind, STOCK if chosen else rest) for kind in KINDS}
 
 
 def _apply(model: PreTrainedModel, chosen: dict[str, str]) -> None:
