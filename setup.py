@@ -97,6 +97,9 @@ EXTRAS = {
         "myst-parser>=5",  # pages in Markdown
         "sphinx>=9,<10",  # the site: strict links, reference from docstrings
     ],
+    "transformers": [
+        "transformers>=5",  # Hugging Face's models, with any normalizer as attn_implementation
+    ],
     "dev": [
         "filelock>=3",  # tests on both cores share trained models
         "hypothesis>=6.100",  # property tests of the mathematics
