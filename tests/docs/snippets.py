@@ -19,9 +19,9 @@ RUNNABLE = ("sh", "bash", "console", "python", "pycon", "yaml", "toml", "c")
 #: Pages that have a test of their own.
 TESTED_ELSEWHERE = {
     "docs/extending.md": "tests/docs/test_extending.py",
-    "docs/transformers.md": "tests/transformers",
-    "docs/eole.md": "tests/eole",
-    "docs/import.md": "tests/trace",
+    "docs/transformers.md": "tests/transformers_models/test_transformers_guide.py",
+    "docs/eole.md": "tests/eole_models/test_eole_guide.py",
+    "docs/import.md": "tests/trace/test_import_attention.py",
 }
 FENCE = re.compile(
     r"(?:^<!-- (?P<word>\w+)(?:: (?P<rest>[^\n]*?))? -->\n)?"
