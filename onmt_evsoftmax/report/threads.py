@@ -27,8 +27,8 @@ CHOSEN = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_THREAD_LIMIT", "OMP_DYNAMIC
 WINDOW = 0.1
 #: How much of a CPU our threads may lack before one of them is given up.
 LACK = 0.3
-#: Seconds before threads that were given up are tried again, doubled each time that is too early.
-PATIENCE = 5.0
+#: Seconds before threads that were given up are tried again: doubled when that was too early.
+PATIENCE, MOST_PATIENCE = 1.0, 60.0
 _TASKS = Path("/proc/self/task")
 
 
@@ -36,12 +36,12 @@ class Governor:
     """Chooses the number of torch's threads while a model computes."""
 
     def __init__(self) -> None:
-        self.most = max(1, min(torch.get_num_threads(), math.floor(quota())))
+        self.most = max(1, int(min(torch.get_num_threads(), quota())))
         self.patience = PATIENCE
         self.told = False
         torch.set_num_threads(self.most)
         self._look(time.monotonic())
-        self.retry = self.since
+        self.retry = -math.inf
 
     def _look(self, now: float) -> None:
         self.since, self.waited = now, waited()
@@ -57,8 +57,9 @@ class Governor:
         count = torch.get_num_threads()
         if count > 1 and lacking > LACK:
             torch.set_num_threads(max(1, count - max(1, round(lacking))))
+            soon = now < self.retry + MOST_PATIENCE
+            self.patience = min(2 * self.patience, MOST_PATIENCE) if soon else PATIENCE
             self.retry = now + self.patience
-            self.patience = min(2 * self.patience, 300.0)
             self._tell()
         elif count < self.most and now > self.retry and running() <= 1 + cpus() - self.most:
             torch.set_num_threads(self.most)
