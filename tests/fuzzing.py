@@ -290,7 +290,7 @@ def make_stock_case(files: list[str], dice: random.Random) -> Case:
     command = dice.choice(list(STOCK))
     wildness = dice.choice([0.0, 0.1, 0.3, 0.7])
     words: list[list[str]] = []
-    outputs: set[str] = set()
+    outputs = {"pred.txt"}  # where translations go by default
     for option, fitting in STOCK[command].items():
         needed = option in _NEEDED and not (command == "onmt_translate" and option == "-config")
         if dice.random() > (1 - wildness / 4 if needed else 0.15):

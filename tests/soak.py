@@ -19,6 +19,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -69,6 +70,8 @@ def _fork(folder: Path, command: tuple[str, ...]) -> int:
 def _train(folder: Path) -> int:
     (folder / "m").mkdir(exist_ok=True)
     steps = [int(path.stem.rsplit("_", 1)[1]) for path in folder.glob("m/model_step_*.pt")]
+    if 40 in steps:  # OpenNMT-py would train one step more; the recipes look first, too
+        return subprocess.Popen("true").pid
     go_on = ["-train_from", f"m/model_step_{max(steps, default=0)}.pt", "-reset_optim", "none"]
     command = ["onmt_train", "-config", "train.yaml", *TRAINING.split()]
     return _fork(folder, (*command, *(go_on if steps else [])))
@@ -206,7 +209,7 @@ class Soak:
                 moment = time.monotonic() + self.dice.choice([0, 0.001, 0.01, 0.1])
                 at_writing = False
                 self.done["as they wrote"] += 1
-            time.sleep(0.0005)
+            time.sleep(0.004)
         number = self.dice.choice(SIGNALS)
         everything = family(process)
         if not everything or (code := ended(process)) is not None:

@@ -77,6 +77,8 @@ def _check_translation(opt: Namespace) -> None:
     for option in ("beam_size", "max_length", "n_best", "batch_size"):
         if getattr(opt, option, 1) < 1:
             raise UserError(f"{option} must be at least 1, not {getattr(opt, option)}")
+    if 1 < getattr(opt, "beam_size", 1) < getattr(opt, "n_best", 1):
+        raise UserError(f"n_best {opt.n_best} needs a beam_size of {opt.n_best} or more")
 
 
 def _refuse_training_options(overrides: Mapping[str, Any]) -> None:
