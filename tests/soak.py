@@ -222,9 +222,9 @@ class Soak:
         self.done["kills"] += 1
         self.done[number.name] += 1
         if number != signal.SIGKILL:
-            tidy = [path for path in folder.rglob("*.tmp") if path.name.startswith(".")]
+            left = [path for path in folder.rglob(".*.tmp") if str(path) not in before]
             # OpenNMT-py's own commands end at once by SIGTERM, without tidying up.
-            assert not tidy or code == -number, f"{number.name} left {tidy}"
+            assert not left or code == -number, f"{number.name} left {left}"
         for path, data in given.items():
             assert path.read_bytes() == data, f"{path} was changed"
         for name, result in self._results(folder).items():
