@@ -32,22 +32,21 @@ def run(call: Call) -> Tensor:
         query, key, value = (t.float() for t in call[:3])
         call = call._replace(query=query, key=key, value=value)
     with without_autocast(call.query):
-        p, value, _ = weights(call)
+        scores, allowed, _, value = scored(call)
+        p = call.choice.function(scores, allowed, -1)
         return ((p * _dropped(p, call)) @ value).to(dtype)
 
 
-def gradients(grad: Tensor, call: Call) -> tuple[Tensor, Tensor, Tensor]:
-    """The backward pass of ev-softmax's kernel in steps that torch differentiates."""
-    with without_autocast(call.query):
-        p, value, key = weights(call)
-        factor = _dropped(p, call)
-        grad_p = (grad @ value.transpose(-2, -1)) * factor
-        grad_scores = p * (grad_p - (p * grad_p).sum(-1, keepdim=True)) * call.scale
-        return (
-            grad_scores @ key,
-            grad_scores.transpose(-2, -1) @ call.query,
-            (p * factor).transpose(-2, -1) @ grad,
-        )
+def gradients(grad: Tensor, call: Call) -> tuple[Tensor, ...]:
+    """The backward pass of a kernel in steps that torch differentiates: of query, key and value."""
+
+    def again(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return run(call._replace(query=query, key=key, value=value))
+
+    pull_back: Any = torch.func.vjp(again, *call[:3])[1]
+    with without_autocast(grad):
+        found: tuple[Tensor, ...] = pull_back(grad)
+        return found
 
 
 def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
@@ -57,8 +56,8 @@ def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
-def weights(call: Call) -> tuple[Tensor, Tensor, Tensor]:
-    """The attention matrix (…, L, S), and values and keys, 0 where no query may see them."""
+def scored(call: Call) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+    """Scores (…, L, S), which of them count (True), and keys and values, 0 where none does."""
     query, key, value, mask = call[:4]
     bias, allowed = (None, mask) if mask is None or mask.dtype == torch.bool else (mask, None)
     if call.is_causal:
@@ -74,7 +73,7 @@ def weights(call: Call) -> tuple[Tensor, Tensor, Tensor]:
         scores = _level(scores, query * call.scale, key, allowed, seen)
     else:
         scores = scores + bias
-    return call.choice.function(scores, allowed, -1), value, key
+    return scores, allowed, key, value
 
 
 def _level(

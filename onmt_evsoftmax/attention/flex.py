@@ -71,6 +71,8 @@ def blocker(call: Call) -> str | None:
     other = other or reasons.of_transformation()
     if other is not None:
         return other
+    if call.choice.record is None or not call.choice.record.mean_threshold:
+        return "FlexAttention must know the threshold of a row before its scores"
     if call.dropout_p > 0:
         return "FlexAttention has no dropout"
     if not len(call.leading) == query.dim() - 2 == 2:

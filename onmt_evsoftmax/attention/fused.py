@@ -1,8 +1,11 @@
-"""Attention by the kernel of :mod:`onmt_evsoftmax.kernels`, on a CPU.
+"""Attention by the kernels of :mod:`onmt_evsoftmax.kernels`, on a CPU.
 
 The mean of a row of scores is the query times the mean of its keys: mean_j(q·k_j) = q·mean_j(k_j).
 So ev-softmax's threshold of every row is known before its scores, and attention takes one pass over
-the keys; keys below the threshold need neither an exponential nor their value.
+the keys; keys below the threshold need neither an exponential nor their value. Other normalizers,
+and ev-softmax with a bias or a mask per query, keep the few scores of a row that may matter in a
+list, find the threshold there, and multiply with the values in the support only. In neither case is
+there a matrix of attention.
 """
 
 from __future__ import annotations
@@ -15,18 +18,18 @@ from torch import Tensor
 from onmt_evsoftmax import kernels
 from onmt_evsoftmax.attention import explicit, reasons
 from onmt_evsoftmax.attention.call import Call, Choice
-from onmt_evsoftmax.normalizers.evsoftmax import RECORDS
 from onmt_evsoftmax.normalizers.masked import HALF, apply
+from onmt_evsoftmax.normalizers.registry import get_record
 
 
 def blocker(call: Call) -> str | None:
-    """Why the kernel cannot compute this, or None."""
+    """Why the kernels cannot compute this, or None."""
     query, value = call.query, call.value
     return (
         reasons.of_normalizer(call.choice)
         or reasons.of_library()
         or reasons.of_head(max(query.size(-1), value.size(-1)))
-        or reasons.of_mask(call)
+        or reasons.of_bias(call)
         or reasons.of_transformation()
         or (None if query.is_cpu else f"the kernel computes on the CPU, not on {query.device}")
         or (
@@ -40,24 +43,26 @@ def blocker(call: Call) -> str | None:
 def run(call: Call) -> Tensor:
     """(…, L, V)."""
     call = call.expanded()
-    query, key, value, key_mask, dtype = *call[:3], call.key_mask, call.query.dtype
-    if dtype in HALF:
-        query, key, value = query.float(), key.float(), value.float()
-    options = (call.is_causal, call.scale, call.dropout_p, call.seed)
-    if len(call.leading) == 2:
-        out = _kernel(query, key, value, key_mask, *options)
-    else:
-        if key_mask is not None:
-            key_mask = _as4d(key_mask.unsqueeze(-1)).squeeze(-1)
-        out = _kernel(_as4d(query), _as4d(key), _as4d(value), key_mask, *options)
-        out = out.reshape(*call.leading, *out.shape[2:])
+    dtype, leading = call.query.dtype, call.leading
+    query, key, value = (_as4d(t.float() if dtype in HALF else t) for t in call[:3])
+    mask = bias = None
+    if call.key_mask is not None:
+        mask = _as4d(call.key_mask.unsqueeze(-2))
+    elif call.mask is not None:
+        whole = _as4d(call.mask.expand(*leading, query.size(2), key.size(2)))
+        mask, bias = (whole, None) if whole.dtype == torch.bool else (None, whole.float())
+    assert call.choice.record is not None
+    assert call.choice.record.attention_kernel is not None
+    options = (mask, bias, call.is_causal, call.scale, call.dropout_p, call.seed)
+    out = _kernel(call.choice.record.attention_kernel, query, key, value, *options)
+    out = out if len(leading) == 2 else out.reshape(*leading, *out.shape[2:])
     return out if dtype == torch.float32 else out.to(dtype)
 
 
 def _as4d(tensor: Tensor) -> Tensor:
     """(…, length, size) → (batch, heads, length, size)."""
     if tensor.dim() <= 4:
-        return tensor.reshape(*(1,) * (4 - tensor.dim()), *tensor.shape)
+        return tensor if tensor.dim() == 4 else tensor[(None,) * (4 - tensor.dim())]
     return tensor.flatten(0, -4)
 
 
@@ -68,52 +73,58 @@ def _kernel(*arguments: Any) -> Tensor:
 
 
 class Fused(torch.autograd.Function):
-    """The kernel: (query, key, value, key_mask, causal, scale, dropout_p, seed) → (out, …).
+    """(name, query, key, value, mask, bias, causal, scale, dropout_p, seed) → (out, level, bar).
 
-    All are (batch, heads, …), key_mask is (batch, heads, S). The other results are what the
-    backward pass needs of every row: the logarithm of its sum, and its threshold.
+    Tensors are (batch, heads, …). Level and bar are what the backward pass needs of every row.
     """
 
     @staticmethod
-    def forward(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-        return kernels.attention_forward(query, *rest)
+    def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+        return kernels.attention_forward(*arguments)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        query, key, value, key_mask, ctx.causal, ctx.scale, ctx.dropout_p, seed = inputs
-        ctx.save_for_backward(query, key, value, key_mask, *output, seed)
+        ctx.name, *tensors, ctx.causal, ctx.scale, ctx.dropout_p, seed = inputs
+        ctx.save_for_backward(*tensors, *output, seed)
         ctx.mark_non_differentiable(*output[1:])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        query, key, value, key_mask, out, log_sum, threshold, seed = ctx.saved_tensors
+        query, key, value, mask, bias, out, level, bar, seed = ctx.saved_tensors
         options = (ctx.causal, ctx.scale, ctx.dropout_p, seed)
         if torch.is_grad_enabled():  # the gradient is to be differentiated in turn
-            mask = None if key_mask is None else key_mask.unsqueeze(-2)
-            choice = Choice.of(RECORDS[0])
-            call = Call(query, key, value, mask, key_mask, *options, choice, query.shape[:2])
+            choice = Choice.of(get_record(ctx.name))
+            limits = mask if bias is None else bias
+            call = Call(query, key, value, limits, None, *options, choice, query.shape[:2])
             grads = explicit.gradients(grad, call)
         else:
             grads = kernels.attention_backward(
-                grad, query, key, value, key_mask, out, log_sum, threshold, *options
+                grad, ctx.name, query, key, value, mask, bias, out, level, bar, *options
             )
-        return (*grads, None, None, None, None, None)
+        return (None, *grads, *[None] * 6)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
         """One more batch dimension is a larger batch."""
-        if in_dims[7] is not None:
+        if in_dims[9] is not None:
             raise ValueError(
                 "the attention kernel drops by one seed for the whole batch: use "
                 'vmap(randomness="same"), or backend="explicit"'
             )
 
-        def larger(tensor: Tensor | None, axis: int | None) -> Tensor | None:
-            if tensor is None:
-                return None
+        def front(tensor: Tensor, axis: int | None) -> Tensor:
             if axis is None:
-                tensor, axis = tensor.expand(info.batch_size, *tensor.shape), 0
-            return tensor.movedim(axis, 0).flatten(0, 1)
+                return tensor.expand(info.batch_size, *tensor.shape)
+            return tensor.movedim(axis, 0)
 
-        results = Fused.apply(*map(larger, inputs[:4], in_dims[:4]), *inputs[4:])
+        tensors = [
+            None if tensor is None else front(tensor, axis)
+            for tensor, axis in zip(inputs[1:6], in_dims[1:6], strict=True)
+        ]
+        # A mask or bias may have been one for the whole of the smaller batch.
+        size = front(inputs[1], in_dims[1]).size(1)
+        larger = [
+            None if t is None else t.expand(-1, size, *t.shape[2:]).flatten(0, 1) for t in tensors
+        ]
+        results = Fused.apply(inputs[0], *larger, *inputs[6:])  # type: ignore[no-untyped-call]
         return tuple(r.unflatten(0, (info.batch_size, -1)) for r in results), (0, 0, 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from onmt_evsoftmax import kernels
 from onmt_evsoftmax.attention.call import Call, Choice
 from onmt_evsoftmax.normalizers.registry import own_records
@@ -37,8 +39,16 @@ def of_head(size: int) -> str | None:
     return f"heads of {size} dimensions are more than {kernels.MAX_HEAD}"
 
 
+def of_bias(call: Call) -> str | None:
+    """A kernel returns no gradient for what is added to the scores."""
+    bias = call.mask
+    if bias is None or not bias.requires_grad or not torch.is_grad_enabled():
+        return None
+    return "the bias needs a gradient, which is as large as the attention matrix"
+
+
 def of_mask(call: Call) -> str | None:
-    """Fused attention knows which keys take part, the same for every query, and causality."""
+    """FlexAttention knows which keys take part, the same for every query, and causality."""
     if call.mask is None or call.key_mask is not None:
         return None
     return "the mask differs between queries, or is a bias"

@@ -147,11 +147,11 @@ def rows_backward(normalizer: str, p: Tensor, grad: Tensor, dim: int = -1) -> Te
 # --- attention ------------------------------------------------------------------------------------
 
 
-def attention_forward(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """ev-softmax attention on the CPU; see :func:`fused.attention_forward`."""
+def attention_forward(normalizer: str, query: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Attention on the CPU; see :func:`fused.attention_forward`."""
     if transformed(query):
-        return torch.ops.onmt_evsoftmax.attention_forward(query, *rest)
-    return fused.attention_forward(query, *rest)
+        return torch.ops.onmt_evsoftmax.attention_forward(normalizer, query, *rest)
+    return fused.attention_forward(normalizer, query, *rest)
 
 
 def attention_backward(grad: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:

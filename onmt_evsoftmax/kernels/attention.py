@@ -1,8 +1,11 @@
-"""The attention kernel as functions of tensors, and as torch operators for what traces through.
+"""The attention kernels as functions of tensors, and as torch operators for what traces through.
 
-Shapes: query (batch, heads, L, E), key (batch, heads, S, E), value (batch, heads, S, V), key_mask
-(batch, heads, S) or None, True = this key takes part; all float32. Results are laid out in memory
-as (batch, L, heads, V), as torch's own attention does, so that joining the heads copies nothing.
+Shapes: query (batch, heads, L, E), key (batch, heads, S, E), value (batch, heads, S, V). ``mask``,
+boolean, True = this key takes part, and ``bias``, added to the scores, are None or broadcast to
+(batch, heads, L, S), their last dimension in full; a mask that is the same for every query should
+have size 1 or stride 0 there, which is faster. Everything else is float32. Results are laid out in
+memory as (batch, L, heads, V), as torch's own attention does, so that joining the heads copies
+nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +29,10 @@ def _like_query(query: Tensor, length: int, size: int) -> Tensor:
 
 
 def _of_rows(query: Tensor) -> tuple[Tensor, Tensor]:
-    """Empty: the logarithm of every row's sum, in double beside large scores, and its threshold."""
+    """Empty, (batch, heads, L): the level, in double beside large scores, and the bar of rows.
+
+    ``c/kernels.h`` says what they are for each normalizer; backward needs them.
+    """
     shape = query.shape[:3]
     return query.new_empty(shape, dtype=torch.float64), query.new_empty(shape)
 
@@ -37,19 +43,29 @@ def _readable(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(-1) == 1 or tensor.size(-1) == 1 else tensor.contiguous()
 
 
+def _steps(tensor: Tensor | None) -> list[int]:
+    """Strides (batch, head, query) of a mask or bias; 0 where it broadcasts."""
+    if tensor is None:
+        return [0, 0, 0]
+    pairs = zip(tensor.shape[:3], tensor.stride()[:3], strict=True)
+    return [0 if size == 1 else stride for size, stride in pairs]
+
+
 def _run(
     backward: bool,
+    normalizer: str,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     rest: Sequence[Tensor | None],
-    key_mask: Tensor | None,
+    mask: Tensor | None,
+    bias: Tensor | None,
     causal: bool,
     scale: float,
     dropout_p: float,
     seed: Tensor | None,
-    log_sum: Tensor,
-    threshold: Tensor,
+    level: Tensor,
+    bar: Tensor,
     splits: int,
 ) -> None:
     """Call the C function; ``rest`` is out and the gradients of out, query, key and value."""
@@ -59,54 +75,62 @@ def _run(
     for tensor in tensors:
         # Gradients of keys and values may have the splits as a dimension in front.
         strides += [0, 0, 0] if tensor is None else tensor.stride()[-4:-1]
-    strides += [0, 0] if key_mask is None else key_mask.stride()[:2]
+    strides += [*_steps(mask), *_steps(bias)]
     strides += [0 if t is None or t.dim() == 4 else t.stride(0) for t in tensors[6:]]
     library.call(
         "attention",
         backward,
+        library.NORMALIZERS[normalizer],
         (ctypes.c_int64 * 7)(*sizes),
-        (ctypes.c_int64 * 28)(*strides),
+        (ctypes.c_int64 * 32)(*strides),
         (ctypes.c_void_p * 8)(*(None if t is None else t.data_ptr() for t in tensors)),
-        None if key_mask is None else key_mask.data_ptr(),
+        None if mask is None else mask.data_ptr(),
+        None if bias is None else bias.data_ptr(),
         causal,
         scale,
         dropout_p,
         0 if seed is None else int(seed),
-        log_sum.data_ptr(),
-        threshold.data_ptr(),
+        level.data_ptr(),
+        bar.data_ptr(),
+        None,
+        None,
         torch.get_num_threads(),
     )
 
 
 def attention_forward(
+    normalizer: str,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    key_mask: Tensor | None,
+    mask: Tensor | None,
+    bias: Tensor | None,
     causal: bool,
     scale: float,
     dropout_p: float,
     seed: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(out, log of the sum of exponentials, threshold); the latter two (batch, heads, L)."""
+    """(out, level, bar); the latter two, which backward needs, are (batch, heads, L)."""
     query, key, value = _readable(query), _readable(key), _readable(value)
-    key_mask = None if key_mask is None else _readable(key_mask)
+    mask, bias = (None if t is None else _readable(t) for t in (mask, bias))
     out = _like_query(query, query.size(2), value.size(3))
-    log_sum, threshold = _of_rows(query)
-    options = (key_mask, causal, scale, dropout_p, seed, log_sum, threshold)
-    _run(False, query, key, value, (out, None, None, None, None), *options, splits=1)
-    return out, log_sum, threshold
+    level, bar = _of_rows(query)
+    options = (mask, bias, causal, scale, dropout_p, seed, level, bar)
+    _run(False, normalizer, query, key, value, (out, None, None, None, None), *options, splits=1)
+    return out, level, bar
 
 
 def attention_backward(
     grad: Tensor,
+    normalizer: str,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    key_mask: Tensor | None,
+    mask: Tensor | None,
+    bias: Tensor | None,
     out: Tensor,
-    log_sum: Tensor,
-    threshold: Tensor,
+    level: Tensor,
+    bar: Tensor,
     causal: bool,
     scale: float,
     dropout_p: float,
@@ -115,8 +139,8 @@ def attention_backward(
     """Gradients of query, key and value."""
     query, key, value = _readable(query), _readable(key), _readable(value)
     grad, out = _readable(grad), _readable(out)
-    log_sum, threshold = log_sum.contiguous(), threshold.contiguous()
-    key_mask = None if key_mask is None else _readable(key_mask)
+    level, bar = level.contiguous(), bar.contiguous()
+    mask, bias = (None if t is None else _readable(t) for t in (mask, bias))
     grad_query = _like_query(query, query.size(2), query.size(3))
     # Fewer heads than threads: the queries of a head are split, and what each part finds is added.
     parts = torch.get_num_threads() // max(query.size(0) * query.size(1), 1)
@@ -127,8 +151,8 @@ def attention_backward(
         grad_key = grad_key.new_empty(splits, *grad_key.shape)
         grad_value = grad_value.new_empty(splits, *grad_value.shape)
     grads = (out, grad, grad_query, grad_key, grad_value)
-    options = (key_mask, causal, scale, dropout_p, seed, log_sum, threshold)
-    _run(True, query, key, value, grads, *options, splits=splits)
+    options = (mask, bias, causal, scale, dropout_p, seed, level, bar)
+    _run(True, normalizer, query, key, value, grads, *options, splits=splits)
     if splits > 1:
         grad_key = _like_query(key, key.size(2), key.size(3)).copy_(grad_key.sum(0))
         grad_value = _like_query(key, key.size(2), value.size(3)).copy_(grad_value.sum(0))
@@ -139,75 +163,82 @@ def attention_backward(
 
 _operators = torch.library.Library("onmt_evsoftmax", "FRAGMENT")
 _operators.define(
-    "attention_forward(Tensor query, Tensor key, Tensor value, Tensor? key_mask, bool causal,"
-    " float scale, float dropout_p, Tensor? seed) -> (Tensor, Tensor, Tensor)"
+    "attention_forward(str normalizer, Tensor query, Tensor key, Tensor value, Tensor? mask,"
+    " Tensor? bias, bool causal, float scale, float dropout_p, Tensor? seed)"
+    " -> (Tensor, Tensor, Tensor)"
 )
 _operators.define(
-    "attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? key_mask,"
-    " Tensor out, Tensor log_sum, Tensor threshold, bool causal, float scale, float dropout_p,"
-    " Tensor? seed) -> (Tensor, Tensor, Tensor)"
+    "attention_backward(Tensor grad, str normalizer, Tensor query, Tensor key, Tensor value,"
+    " Tensor? mask, Tensor? bias, Tensor out, Tensor level, Tensor bar, bool causal, float scale,"
+    " float dropout_p, Tensor? seed) -> (Tensor, Tensor, Tensor)"
 )
 
 
 def _check(
+    normalizer: str,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    key_mask: Tensor | None,
+    mask: Tensor | None,
+    bias: Tensor | None,
     dropout_p: float,
     seed: Tensor | None,
 ) -> None:
     """Anybody can call an operator: check what the callers of the functions have checked."""
+    if normalizer not in library.NORMALIZERS:
+        known = ", ".join(library.NORMALIZERS)
+        raise ValueError(f"normalizer must be one of {known}, not {normalizer!r}")
     tensors = (query, key, value)
     fit = (
         all(t.dim() == 4 and t.dtype == torch.float32 for t in tensors)
         and query.shape[:2] == key.shape[:2] == value.shape[:2]
         and query.size(3) == key.size(3)
         and key.size(2) == value.size(2)
-        and (key_mask is None or (key_mask.dtype, key_mask.shape) == (torch.bool, key.shape[:3]))
     )
     if not fit:
         raise ValueError(
-            "query, key and value must be float32 (B, H, L, E), (B, H, S, E) and (B, H, S, V), a "
-            f"mask boolean (B, H, S); they are {[tuple(t.shape) for t in tensors]}"
-            + ("" if key_mask is None else f" and {tuple(key_mask.shape)}")
+            "query, key and value must be float32 (B, H, L, E), (B, H, S, E) and (B, H, S, V), not "
+            f"{[tuple(t.shape) for t in tensors]}"
         )
+    whole = (*query.shape[:3], key.size(2))
+    for name, tensor, dtype in (("mask", mask, torch.bool), ("bias", bias, torch.float32)):
+        if tensor is None:
+            continue
+        pairs = zip(tensor.shape, whole, strict=False)
+        if (
+            (tensor.dim(), tensor.dtype) != (4, dtype)
+            or tensor.size(3) != whole[3]
+            or any(size not in (1, full) for size, full in pairs)
+        ):
+            raise ValueError(
+                f"{name} must be {dtype} and broadcast to {whole}, its last dimension in full; it "
+                f"is {tensor.dtype} {tuple(tensor.shape)}"
+            )
     if not 0.0 <= dropout_p <= 1.0 or (dropout_p > 0 and seed is None):
-        raise ValueError(f"dropout_p must be from 0 to 1, with a seed if above 0, not {dropout_p}")
+        raise ValueError(f"dropout_p must be from 0 to 1, with a seed, not {dropout_p}")
 
 
-def _attention_forward(
-    query: Tensor, key: Tensor, value: Tensor, key_mask: Tensor | None, *options: Any
-) -> tuple[Tensor, Tensor, Tensor]:
-    _check(query, key, value, key_mask, *options[2:])
-    return attention_forward(query, key, value, key_mask, *options)
+def _attention_forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    _check(*arguments[:6], *arguments[8:])
+    return attention_forward(*arguments)
 
 
-def _attention_backward(
-    grad: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    key_mask: Tensor | None,
-    out: Tensor,
-    log_sum: Tensor,
-    threshold: Tensor,
-    *options: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
-    _check(query, key, value, key_mask, *options[2:])
+def _attention_backward(grad: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    normalizer, query, key, value, mask, bias, out, level, bar, _, _, *dropout = arguments
+    _check(normalizer, query, key, value, mask, bias, *dropout)
     rows = query.shape[:3]
     for name, tensor, shape, dtype in (
         ("grad", grad, (*rows, value.size(3)), torch.float32),
         ("out", out, (*rows, value.size(3)), torch.float32),
-        ("log_sum", log_sum, rows, torch.float64),
-        ("threshold", threshold, rows, torch.float32),
+        ("level", level, rows, torch.float64),
+        ("bar", bar, rows, torch.float32),
     ):
         if (tensor.shape, tensor.dtype) != (shape, dtype):
             raise ValueError(
                 f"{name} must be {dtype} {tuple(shape)}, as attention_forward returned it, not "
                 f"{tensor.dtype} {tuple(tensor.shape)}"
             )
-    return attention_backward(grad, query, key, value, key_mask, out, log_sum, threshold, *options)
+    return attention_backward(grad, *arguments)
 
 
 _operators.impl("attention_forward", _attention_forward, "CPU")
@@ -215,14 +246,15 @@ _operators.impl("attention_backward", _attention_backward, "CPU")
 
 
 @torch.library.register_fake("onmt_evsoftmax::attention_forward", lib=_operators)
-def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    out = _like_query(query, query.size(2), value.size(3))
-    return out, *_of_rows(query)
+def _(
+    normalizer: str, query: Tensor, key: Tensor, value: Tensor, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _like_query(query, query.size(2), value.size(3)), *_of_rows(query)
 
 
 @torch.library.register_fake("onmt_evsoftmax::attention_backward", lib=_operators)
 def _(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any
+    grad: Tensor, normalizer: str, query: Tensor, key: Tensor, value: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     return (
         _like_query(query, query.size(2), query.size(3)),
@@ -232,17 +264,17 @@ def _(
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    query, key, value, key_mask, ctx.causal, ctx.scale, ctx.dropout_p, seed = inputs
-    ctx.save_for_backward(query, key, value, key_mask, *output, seed)
+    ctx.normalizer, *tensors, ctx.causal, ctx.scale, ctx.dropout_p, seed = inputs
+    ctx.save_for_backward(*tensors, *output, seed)
     ctx.mark_non_differentiable(*output[1:])
 
 
 def _differentiate(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
     *tensors, seed = ctx.saved_tensors
     grads = torch.ops.onmt_evsoftmax.attention_backward(
-        grad, *tensors, ctx.causal, ctx.scale, ctx.dropout_p, seed
+        grad, ctx.normalizer, *tensors, ctx.causal, ctx.scale, ctx.dropout_p, seed
     )
-    return (*grads, None, None, None, None, None)
+    return (None, *grads, *[None] * 6)
 
 
 torch.library.register_autograd(

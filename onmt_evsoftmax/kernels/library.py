@@ -27,8 +27,8 @@ _SIGNATURES = {
     "rows_forward": [_INT, _INT, _LONG, _LONG, *[_ADDRESS] * 5, _REAL, _INT],
     "rows_backward": [_INT, _INT, _LONG, _LONG, *[_ADDRESS] * 3, _INT],
     "attention": [
-        *[_INT, _ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS, _INT],
-        *[_REAL, _REAL, ctypes.c_uint64, _ADDRESS, _ADDRESS, _INT],
+        *[_INT, _INT, *[_ADDRESS] * 5, _INT, _REAL, _REAL, ctypes.c_uint64],
+        *[*[_ADDRESS] * 4, _INT],
     ],
 }
 

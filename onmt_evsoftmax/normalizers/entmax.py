@@ -380,6 +380,7 @@ RECORDS = (
         formula="p = (v − τ)₊",
         order=30,
         row_kernel="sparsemax",
+        attention_kernel="sparsemax",
     ),
     Normalizer(
         name="entmax15",
@@ -390,6 +391,7 @@ RECORDS = (
         formula="p = (v / 2 − τ)₊²",
         order=40,
         row_kernel="entmax15",
+        attention_kernel="entmax15",
     ),
     ENTMAX,
 )

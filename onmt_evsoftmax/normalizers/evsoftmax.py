@@ -170,5 +170,6 @@ RECORDS = (
         order=20,
         row_kernel="evsoftmax",
         attention_kernel="evsoftmax",
+        mean_threshold=True,
     ),
 )

@@ -103,6 +103,9 @@ class Normalizer:
     #: The row kernel and the attention kernel (of :mod:`onmt_evsoftmax.kernels`) that compute it.
     row_kernel: str | None = None
     attention_kernel: str | None = None
+    #: Whether the support is what reaches the mean of the row: attention then knows its threshold
+    #: before the scores.
+    mean_threshold: bool = False
 
     def __post_init__(self) -> None:
         if not _accepts(self.function, "return_support"):

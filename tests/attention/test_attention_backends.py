@@ -178,7 +178,12 @@ def test_negated_views_are_read_as_what_they_are():
         ({"attn_mask": torch.ones(3, dtype=torch.bool)}, ValueError, "does not broadcast"),
         ({"attn_mask": torch.ones(5, dtype=torch.int64)}, TypeError, "True = takes part"),
         (
-            {"attn_mask": torch.zeros(4, 5), "backend": "fused"},
+            {"attn_mask": torch.zeros(4, 5, requires_grad=True), "backend": "fused"},
+            ValueError,
+            "the bias needs a gradient",
+        ),
+        (
+            {"attn_mask": torch.zeros(4, 5), "backend": "flex"},
             ValueError,
             "differs between queries",
         ),

@@ -134,7 +134,7 @@ def test_a_module_brings_its_parameters():
 def test_what_cannot_be_fused_says_why():
     assert fusion_blocker("evsoftmax", 64) is None
     assert fusion_blocker(get_normalizer("evsoftmax", eps=0.1).eval(), 64) is None
-    assert "only evsoftmax" in fusion_blocker("sparsemax")
+    assert "only evsoftmax" in fusion_blocker("softmax")
     assert "eps = 0, not 0.1" in fusion_blocker(get_normalizer("evsoftmax", eps=0.1))
     assert "300 dimensions" in fusion_blocker("evsoftmax", 300)
     with kernels.using("torch"):
@@ -142,7 +142,7 @@ def test_what_cannot_be_fused_says_why():
         assert fusion_blocker("evsoftmax", kernels_needed=False) is None
     query = random(1, 1, 4, 8)
     with pytest.raises(ValueError, match=r"fused attention is not possible here: .*only evsoftmax"):
-        sparse_attention(query, query, query, normalizer="sparsemax", backend="fused")
+        sparse_attention(query, query, query, normalizer="softmax", backend="fused")
 
 
 # --- equal keys -----------------------------------------------------------------------------------

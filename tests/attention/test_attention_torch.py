@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from attention_cases import generator, random
+from attention_cases import SLOPES, generator, random
 from compiled import needs_kernels
 
 from onmt_evsoftmax.attention.sparse_attention import evsoftmax_attention
@@ -51,10 +51,12 @@ def test_compiles_where_nothing_or_one_tensor_needs_a_gradient():
 @needs_kernels
 def test_operators_keep_torch_s_rules():
     tensors = [random(2, 2, 20, 8, seed=i).requires_grad_() for i in range(3)]
-    mask = torch.ones(2, 2, 20, dtype=torch.bool)
+    mask, bias = torch.ones(2, 1, 1, 20, dtype=torch.bool), random(1, 2, 20, 20)
     forward = torch.ops.onmt_evsoftmax.attention_forward.default
-    torch.library.opcheck(forward, (*tensors, mask, True, 0.3, 0.0, None))
-    torch.library.opcheck(forward, (*tensors, None, False, 0.3, 0.5, torch.tensor(7)))
+    for name in SLOPES:
+        torch.library.opcheck(forward, (name, *tensors, mask, None, True, 0.3, 0.0, None))
+        dropped = (name, *tensors, None, bias, False, 0.3, 0.5, torch.tensor(7))
+        torch.library.opcheck(forward, dropped)
 
 
 @needs_kernels

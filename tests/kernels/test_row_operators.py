@@ -90,7 +90,17 @@ def test_operators_refuse_what_would_be_read_past_its_end():
     query, value = torch.randn(1, 1, 5, 64), torch.randn(1, 1, 5, 8)
     with pytest.raises(ValueError, match="query, key and value must be"):
         operators.attention_forward(
-            query, torch.randn(1, 1, 500, 4), value, None, False, 1.0, 0.0, None
+            "evsoftmax", query, torch.randn(1, 1, 500, 4), value, None, None, False, 1.0, 0.0, None
+        )
+    same, wide = torch.randn(1, 1, 5, 64), torch.ones(1, 1, 5, 4)
+    for mask, bias in ((wide.bool(), None), (None, wide), (wide[0].bool(), None), (wide, None)):
+        with pytest.raises(ValueError, match=r"must be torch.* and broadcast to"):
+            operators.attention_forward(
+                "sparsemax", query, same, value, mask, bias, False, 1.0, 0.0, None
+            )
+    with pytest.raises(ValueError, match="must be one of evsoftmax"):
+        operators.attention_forward(
+            "softmax", query, same, value, None, None, False, 1.0, 0.0, None
         )
 
 
@@ -119,19 +129,23 @@ def test_attention_operators_refuse_what_the_forward_pass_did_not_give():
     tensors, options = [torch.randn(1, 1, 5, 8) for _ in range(3)], (False, 1.0, 0.0, None)
     for dropout_p in (0.5, 1.5, -1.0):
         with pytest.raises(ValueError, match="dropout_p must be"):
-            operators.attention_forward(*tensors, None, False, 1.0, dropout_p, None)
-    saved = list(operators.attention_forward(*tensors, None, *options))
+            operators.attention_forward(
+                "evsoftmax", *tensors, None, None, False, 1.0, dropout_p, None
+            )
+    limits = (None, None)
+    saved = list(operators.attention_forward("sparsemax", *tensors, *limits, *options))
     grad = torch.randn(1, 1, 5, 8)
-    expected = operators.attention_backward(grad, *tensors, None, *saved, *options)
-    for i, name in enumerate(("grad", "out", "log_sum", "threshold")):
+    expected = operators.attention_backward(grad, "sparsemax", *tensors, *limits, *saved, *options)
+    for i, name in enumerate(("grad", "out", "level", "bar")):
         good = (grad, *saved)[i]
         for bad in (good[..., :1], good.to(torch.float16)):
             given = [grad, *saved]
             given[i] = bad
             with pytest.raises(ValueError, match=f"{name} must be"):
-                operators.attention_backward(given[0], *tensors, None, *given[1:], *options)
+                operators.attention_backward(
+                    given[0], "sparsemax", *tensors, *limits, *given[1:], *options
+                )
     apart = [t.repeat_interleave(2, -1)[..., ::2] for t in saved]
-    for got, want in zip(
-        operators.attention_backward(grad, *tensors, None, *apart, *options), expected, strict=True
-    ):
+    again = operators.attention_backward(grad, "sparsemax", *tensors, *limits, *apart, *options)
+    for got, want in zip(again, expected, strict=True):
         assert torch.equal(got, want)

@@ -145,7 +145,7 @@ def test_recorders_see_every_attention(fused_calls: list[bool]) -> None:
         (["-attention_backend", "explicit"], "none"),
         (["-attention_eps", "0.1"], "none"),
         (["-copy_attn"], "encoder, decoder"),
-        (["-context_attention_normalizer", "sparsemax"], "encoder, decoder"),
+        (["-context_attention_normalizer", "sparsemax"], "encoder, decoder, context in training"),
     ],
 )
 def test_the_start_up_line_says_which(options: list[str], fused_line: str) -> None:
@@ -157,7 +157,7 @@ def test_the_start_up_line_says_which(options: list[str], fused_line: str) -> No
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (flags(attention_normalizer="sparsemax"), "sparsemax has no fused attention"),
+        (flags(attention_normalizer="entmax"), "entmax has no fused attention"),
         (
             flags(
                 attention_normalizer="evsoftmax",

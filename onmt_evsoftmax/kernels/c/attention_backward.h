@@ -142,8 +142,8 @@ static void backward_chunk(const Attention *task, Packed *pack, Gradients *g, in
         for (int64_t d = 0; d < task->value_size; d++) mean += (double)grad[d] * out[d];
         g->mean[i] = (float)mean;
         g->visible[i] = visible(task, pack, first + i);
-        g->threshold[i] = task->threshold[row];
-        g->log_sum[i] = task->log_sum[row];
+        g->threshold[i] = task->bar[row];
+        g->log_sum[i] = task->level[row];
     }
     memset(g->grad_query, 0, (size_t)(CHUNK * pack->size) * sizeof(float));
     const int64_t most_keys = visible(task, pack, first + rows - 1);

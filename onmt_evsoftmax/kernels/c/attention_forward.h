@@ -94,8 +94,8 @@ static void forward_chunk(const Attention *task, Packed *pack, Online *online, i
     }
     find_thresholds(task, pack, chunk, rows, online->threshold);
     attend(task, pack, online, chunk, 0, rows);
-    double *log_sum = task->log_sum + pack->head * task->queries + first;
-    float *threshold = task->threshold + pack->head * task->queries + first;
+    double *log_sum = task->level + pack->head * task->queries + first;
+    float *threshold = task->bar + pack->head * task->queries + first;
     for (int i = 0; i < rows; i++) {
         const int settled = online->sum[i] > 0 && fabsf(online->threshold[i]) <= FLT_MAX
                          && online->most[i] < INFINITY;

@@ -40,6 +40,12 @@ INLINE float *row_of(const Tensor4 *t, Place p, int64_t i) {
 
 INLINE int64_t chunks_of(const Attention *task) { return (task->queries + CHUNK - 1) / CHUNK; }
 
+/* Whether keys that no query may see are left out. With a mask of its own for every query, or a
+ * bias, which both go by places, keys stay in theirs. */
+INLINE int packs(const Attention *task) {
+    return task->mask && task->mask_query == 0 && !task->bias;
+}
+
 /* The number of packed keys that query i attends to. */
 INLINE int64_t visible(const Attention *task, const Packed *pack, int64_t i) {
     if (!task->causal || i >= task->keys - 1) return pack->count;
@@ -110,7 +116,7 @@ static void pack_head(const Attention *task, Packed *pack, int64_t head) {
     if (pack->head == head) return;
     pack->head = head;
     const Place p = place_of(task, head);
-    const uint8_t *mask = task->key_mask;
+    const uint8_t *mask = packs(task) ? task->mask : NULL;
     if (mask) mask += p.batch * task->mask_batch + p.head * task->mask_head;
     pack->count = 0;
     for (int64_t j = 0; j < task->keys; j++)

@@ -143,29 +143,51 @@ EXPORT int onmt_evsoftmax_rows_backward(int normalizer, int dtype, int64_t rows,
 
 /* `sizes`: batches, heads, queries, keys, size, value_size, splits. `tensors`: query, key, value,
  * out and the gradients of out, query, key and value; forward, the gradients are NULL. `strides`:
- * three (batch, head, length) for each, two (batch, head) of the mask, and those of the splits of
- * the gradients of keys and of values. */
-EXPORT int onmt_evsoftmax_attention(int backward, const int64_t *sizes, const int64_t *strides,
-                                    float *const *tensors, const uint8_t *key_mask, int causal,
-                                    double scale, double dropout, uint64_t seed, double *log_sum,
-                                    float *threshold, int threads) {
-    Attention task = {.batches = sizes[0], .heads = sizes[1], .queries = sizes[2], .keys = sizes[3],
-                      .size = sizes[4], .value_size = sizes[5], .splits = sizes[6],
-                      .key_mask = key_mask, .mask_batch = strides[24], .mask_head = strides[25],
-                      .grad_key_split = strides[26], .grad_value_split = strides[27],
+ * three (batch, head, length) for each, three (batch, head, query) of the mask and of the bias, and
+ * those of the splits of the gradients of keys and of values. `positions` is NULL or: window and
+ * offset; `terms`: slopes, relative keys and values and, backward, the gradients of these two. */
+EXPORT int onmt_evsoftmax_attention(int backward, int normalizer, const int64_t *sizes,
+                                    const int64_t *strides, float *const *tensors,
+                                    const uint8_t *mask, const float *bias, int causal,
+                                    double scale, double dropout, uint64_t seed, double *level,
+                                    float *bar, const int64_t *positions, float *const *terms,
+                                    int threads) {
+    Attention task = {.normalizer = normalizer, .batches = sizes[0], .heads = sizes[1],
+                      .queries = sizes[2], .keys = sizes[3], .size = sizes[4],
+                      .value_size = sizes[5], .splits = sizes[6],
+                      .mask = mask, .mask_batch = strides[24], .mask_head = strides[25],
+                      .mask_query = strides[26], .bias = bias, .bias_batch = strides[27],
+                      .bias_head = strides[28], .bias_query = strides[29],
+                      .grad_key_split = strides[30], .grad_value_split = strides[31],
                       .causal = causal, .scale = (float)scale, .dropout = dropout,
-                      .seed = seed, .log_sum = log_sum, .threshold = threshold};
+                      .seed = seed, .level = level, .bar = bar};
+    if (positions) {
+        task.window = positions[0];
+        task.offset = positions[1];
+        task.slopes = terms[0];
+        task.relative_keys = terms[1];
+        task.relative_values = terms[2];
+        task.grad_relative_keys = terms[3];
+        task.grad_relative_values = terms[4];
+    }
     Tensor4 *const all[] = {&task.query, &task.key, &task.value, &task.out,
                             &task.grad_out, &task.grad_query, &task.grad_key, &task.grad_value};
     for (int i = 0; i < 8; i++)
         *all[i] = (Tensor4){tensors[i], strides[3 * i], strides[3 * i + 1], strides[3 * i + 2]};
     for (int i = 0; i < 7; i++)
         if (sizes[i] < 0) return BAD_ARGUMENT;
-    if (task.keys > INT32_MAX || task.splits < 1 || !(dropout >= 0 && dropout <= 1))
+    if (!takes(normalizer, 0) || task.keys > INT32_MAX || task.splits < 1 || task.window < 0
+        || (task.window && !task.relative_keys) || !(dropout >= 0 && dropout <= 1))
         return BAD_ARGUMENT;
+    /* Where the threshold is known before the scores, one pass suffices. */
+    const int one_pass = normalizer == id_evsoftmax && !bias && !positions
+                      && (!mask || !task.mask_query);
     const int64_t heads = task.batches * task.heads;
-    if (backward) return share(chosen->attention_backward, &task, heads * task.splits, 1, threads);
+    if (backward)
+        return share(one_pass ? chosen->attention_backward : chosen->blocks_backward, &task,
+                     heads * task.splits, 1, threads);
     const int64_t items = heads * ((task.queries + CHUNK - 1) / CHUNK);
     const int64_t scores = CHUNK * (task.keys > 0 ? task.keys : 1);
-    return share(chosen->attention_forward, &task, items, 1 + GRAIN / scores, threads);
+    return share(one_pass ? chosen->attention_forward : chosen->blocks_forward, &task, items,
+                 1 + GRAIN / scores, threads);
 }

@@ -46,21 +46,29 @@ typedef struct {
     int64_t batch, head, length; /* strides */
 } Tensor4;
 
-/* ev-softmax attention. The items of the work are, forward, the chunks of CHUNK queries of every
- * head of every batch; backward, the heads, or `splits` parts of the queries of each. */
+/* Attention. The items of the work are, forward, the chunks of CHUNK queries of every head of every
+ * batch; backward, the heads, or `splits` parts of the queries of each. */
 typedef struct {
+    int normalizer;
     int64_t batches, heads, queries, keys, size, value_size;
     Tensor4 query, key, value, out;     /* backward: `out` is only read */
-    const uint8_t *key_mask;            /* NULL, or 1 = this key takes part */
-    int64_t mask_batch, mask_head;      /* strides of the mask; that of the keys is 1 */
+    const uint8_t *mask;                /* NULL, or 1 = this key takes part */
+    int64_t mask_batch, mask_head, mask_query; /* strides; that of the keys is 1 */
+    const float *bias;                  /* NULL, or what is added to the scores */
+    int64_t bias_batch, bias_head, bias_query;
     int causal;                         /* query i attends to keys 0 .. i only */
+    const float *slopes;                /* NULL, or per head what a step to the right adds (ALiBi) */
+    int64_t window, offset;             /* relative positions up to so far; place of query 0 */
+    const float *relative_keys, *relative_values; /* [2 window + 1][size], the latter may be NULL */
+    float *grad_relative_keys, *grad_relative_values; /* per item of work, to be added up; zeros */
     float scale;
     double dropout;                     /* probability to drop a weight */
     uint64_t seed;
-    /* (batches, heads, queries), contiguous: the logarithm of the sum of exponentials, and the
-     * least score that is kept. */
-    double *log_sum;
-    float *threshold;
+    /* What backward must know of every row, (batches, heads, queries), contiguous: of ev-softmax
+     * the logarithm of the sum of exponentials and the least score that is kept; of projections
+     * tau and the largest score. */
+    double *level;
+    float *bar;
     /* Backward only. Every part of a head has its own gradients of keys and values, these strides
      * apart, for the caller to add up. */
     Tensor4 grad_out, grad_query, grad_key, grad_value;
@@ -74,6 +82,7 @@ typedef struct {
     const char *name;
     Range *rows_forward, *rows_backward;
     Range *attention_forward, *attention_backward;
+    Range *blocks_forward, *blocks_backward;
 } Variant;
 
 extern const Variant variant_portable;

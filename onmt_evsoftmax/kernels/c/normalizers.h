@@ -9,6 +9,10 @@
  *     where LANES is defined (float32 in vectors; half precision arrives as float32):
  *         void NAME_group(group, parameter, support, candidates, room);   forward
  *         vf NAME_slope(vf p);         s of the Jacobian diag(s) - s s' / sum(s)
+ *     and for attention, of normalizers that are projections, f(max((x - max) / reach - tau, 0)):
+ *         NAME_reach                   how far below the maximum the support can be; INFINITY
+ *         Sum NAME_tile_tau(tile); double NAME_row_tau(d, vectors);   tau, of rows together or alone
+ *         vf NAME_projected(vf u), NAME_projected_slope(vf u);        f, and the slope, from u
  *     where it is not (float64, one entry at a time):
  *         double NAME_row(x, mask, n, max, parameter, p);    returns the threshold of x - max
  *         double NAME_slope(double p);
@@ -16,6 +20,11 @@
 #ifndef NORMALIZERS
 #define NORMALIZERS(X) \
     X(evsoftmax) \
+    X(sparsemax) \
+    X(entmax15)
+
+/* Those of them that are projections. */
+#define PROJECTIONS(X) \
     X(sparsemax) \
     X(entmax15)
 
@@ -42,4 +51,36 @@ PROPERTY(needs_sum)
 PROPERTY(needs_room)
 PROPERTY(unit_slopes)
 PROPERTY(keeps_equal)
+
+#if defined(LANES)
+INLINE float reach(int normalizer) {
+#define REACH(name) case id_##name: return name##_reach;
+    switch (normalizer) { PROJECTIONS(REACH) }
+    return INFINITY;
+}
+
+INLINE Sum tile_tau(int normalizer, const Tile *t) {
+#define TILE_TAU(name) case id_##name: return name##_tile_tau(t);
+    switch (normalizer) { PROJECTIONS(TILE_TAU) }
+    return (Sum){{0}, {0}};
+}
+
+INLINE double row_tau(int normalizer, const float *d, int64_t vectors) {
+#define ROW_TAU(name) case id_##name: return name##_row_tau(d, vectors);
+    switch (normalizer) { PROJECTIONS(ROW_TAU) }
+    return 0;
+}
+
+INLINE vf projected(int normalizer, vf u) {
+#define PROJECTED(name) case id_##name: return name##_projected(u);
+    switch (normalizer) { PROJECTIONS(PROJECTED) }
+    return u;
+}
+
+INLINE vf projected_slope(int normalizer, vf u) {
+#define PROJECTED_SLOPE(name) case id_##name: return name##_projected_slope(u);
+    switch (normalizer) { PROJECTIONS(PROJECTED_SLOPE) }
+    return u;
+}
+#endif
 #endif

@@ -18,7 +18,7 @@ INLINE vd entmax15_closed(vd sum, vd squares, vd k) {
 
 /* Newton on the root of the sum, a norm and so convex and decreasing, climbs to tau from below
  * without overshooting; the last support then gives tau in closed form, in double. */
-INLINE Sum tile_entmax15(const Tile *t) {
+INLINE Sum entmax15_tile_tau(const Tile *t) {
     const vf zero = splat(0.0f);
     vf bar = splat(-1.0f);
     for (int pass = 0; pass < 64; pass++) {
@@ -46,8 +46,8 @@ INLINE Sum tile_entmax15(const Tile *t) {
                  entmax15_closed(sum.high, squares.high, k.high)};
 }
 
-/* See `tile_entmax15`. */
-static double row_entmax15(const float *d, int64_t vectors) {
+/* See `entmax15_tile_tau`. */
+static double entmax15_row_tau(const float *d, int64_t vectors) {
     vf bar = splat(-1.0f);
     for (int pass = 0; pass < 64; pass++) {
         vf square = {0}, linear = {0};
@@ -79,10 +79,14 @@ static double row_entmax15(const float *d, int64_t vectors) {
 INLINE void entmax15_group(const Group *g, double parameter, uint8_t *support, float *candidates,
                          int64_t room) {
     (void)parameter;
-    projection_group(g, 0.5f, tile_entmax15, row_entmax15, support, candidates, room);
+    projection_group(g, 0.5f, entmax15_tile_tau, entmax15_row_tau, support, candidates, room);
 }
 
 INLINE vf entmax15_slope(vf p) { return square_root(p); }
+
+#define entmax15_reach 2.0f
+INLINE vf entmax15_projected(vf u) { return u * u; }
+INLINE vf entmax15_projected_slope(vf u) { return u; }
 
 #else /* float64 */
 

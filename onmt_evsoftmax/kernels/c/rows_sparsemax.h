@@ -11,7 +11,7 @@ enum {
 /* Supports shrink from pass to pass (Michelot), so an unchanged count means an unchanged support,
  * whose tau has a closed form. A row that is done keeps its support while others go on; one without
  * candidates gets a tau that no entry exceeds. */
-INLINE Sum tile_sparsemax(const Tile *t) {
+INLINE Sum sparsemax_tile_tau(const Tile *t) {
     Sum tau;
     vf bar = splat(-1.0f);
     for (vi before = {0};;) {
@@ -32,8 +32,8 @@ INLINE Sum tile_sparsemax(const Tile *t) {
     }
 }
 
-/* See `tile_sparsemax`. */
-static double row_sparsemax(const float *d, int64_t vectors) {
+/* See `sparsemax_tile_tau`. */
+static double sparsemax_row_tau(const float *d, int64_t vectors) {
     double tau = -1;
     for (int64_t before = INT64_MAX;;) {
         const vf bar = splat((float)tau);
@@ -56,10 +56,14 @@ static double row_sparsemax(const float *d, int64_t vectors) {
 INLINE void sparsemax_group(const Group *g, double parameter, uint8_t *support, float *candidates,
                          int64_t room) {
     (void)parameter;
-    projection_group(g, 1.0f, tile_sparsemax, row_sparsemax, support, candidates, room);
+    projection_group(g, 1.0f, sparsemax_tile_tau, sparsemax_row_tau, support, candidates, room);
 }
 
 INLINE vf sparsemax_slope(vf p) { return both(p > splat(0.0f), splat(1.0f)); }
+
+#define sparsemax_reach 1.0f
+INLINE vf sparsemax_projected(vf u) { return u; }
+INLINE vf sparsemax_projected_slope(vf u) { return u * 0.0f + 1.0f; }
 
 #else /* float64 */
 

@@ -10,7 +10,9 @@
 #include "attention_tile.h"
 #include "attention_forward.h"
 #include "attention_backward.h"
+#include "attention_blocks.h"
 
 const Variant VARIANT = {
     VARIANT_NAME, rows_forward, rows_backward, attention_forward, attention_backward,
+    blocks_forward, blocks_backward,
 };
