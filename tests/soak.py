@@ -125,7 +125,7 @@ def fill(kind: str, folder: Path) -> None:
     other["model"] = {name: 1.1 * value for name, value in other["model"].items()}
     torch.save(other, folder / "n.pt")
     lines = {side: (folder / f"s.{side}").read_text().splitlines() for side in ("en", "de")}
-    chosen = [dice.randrange(len(lines["en"])) for _ in range(200)]
+    chosen = [dice.randrange(len(lines["en"])) for _ in range(80)]
     for name, side, shift in (("long.en", "en", 0), ("long.de", "de", 0),
                               ("a.txt", "de", 1), ("b.txt", "de", 2)):  # fmt: skip
         text = [lines[side][(line + shift * (line % 3 == 0)) % 20] for line in chosen]
