@@ -13,6 +13,7 @@ folder, standard streams and exit code, and takes a fraction of the time of a pr
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import pkgutil
@@ -391,7 +392,8 @@ def import_everything() -> None:
     _shrink_bench()
     for module in pkgutil.walk_packages(onmt_evsoftmax.__path__, "onmt_evsoftmax."):
         if "triton" not in module.name and not module.name.endswith(("_native", "__main__")):
-            importlib.import_module(module.name)
+            with contextlib.suppress(ModuleNotFoundError):  # a toolkit that is not installed
+                importlib.import_module(module.name)
     for name in ("torch._dynamo", "matplotlib.pyplot", "sacrebleu", "nltk", "rouge_score", "PIL"):
         importlib.import_module(name)
     for command in STOCK:
