@@ -14,7 +14,7 @@ from snippets import ROOT, Block
 
 BIN = Path(sys.executable).parent
 #: What a training needs to be over soon: the commands stay as they are written.
-SOON = {"QUICK_STEPS": "20", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+SOON = {"QUICK_STEPS": "100", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 #: The environment that runs the tests is not installed anew, however old it is.
 SOON["MAKEFLAGS"] = "--old-file=.venv/.installed"
 
