@@ -33,6 +33,7 @@ def patch_parse(module: Any) -> None:
     """``onmt.utils.parse``: what is written is used, or it is an error."""
     parser_class = module.ArgumentParser
     build, parse = parser_class.__init__, parser_class.parse_known_args
+    fail = parser_class.error
 
     @functools.wraps(build)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -57,7 +58,12 @@ def patch_parse(module: Any) -> None:
 
         return _validate_data
 
-    parser_class.__init__ = __init__
+    def error(self: Any, message: str) -> None:
+        fail(
+            self, message if len(message) < 1000 else f"{message[:300]}…"
+        )  # a number of 5000 digits
+
+    parser_class.__init__, parser_class.error = __init__, error
     parser_class.parse_known_args = parse_known_args
     checker = module.DataOptsCheckerMixin
     validate = checker._validate_data.__func__
@@ -78,6 +84,8 @@ def _checked_yaml(stream: Any) -> io.StringIO:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError:
         root = None  # configargparse says what is wrong with it
+    except RecursionError as error:
+        raise UserError(f"{name} is nested too deeply; give a YAML file of keys") from error
     if isinstance(root, yaml.MappingNode):
         _refuse_repeated(root, name)
         for key, value in root.value:
