@@ -82,12 +82,12 @@ def _checked_yaml(stream: Any) -> io.StringIO:
         raise UserError(f"{name} is not a text in UTF-8; give a YAML file") from error
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
+        _refuse_repeated(root, name)
     except yaml.YAMLError:
         root = None  # configargparse says what is wrong with it
     except RecursionError as error:
-        raise UserError(f"{name} is nested too deeply; give a YAML file of keys") from error
+        raise UserError(f"{name} is nested without end; give a YAML file of keys") from error
     if isinstance(root, yaml.MappingNode):
-        _refuse_repeated(root, name)
         for key, value in root.value:
             if value.tag == "tag:yaml.org,2002:null" and _is_ours(key.value):
                 raise UserError(
@@ -101,7 +101,7 @@ def _is_ours(key: str) -> bool:
     return key in (*NORMALIZER_OPTIONS, *EXTENDED) or key.startswith(option_of(""))
 
 
-def _refuse_repeated(node: yaml.Node, name: str) -> None:
+def _refuse_repeated(node: yaml.Node | None, name: str) -> None:
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
             _refuse_repeated(item, name)

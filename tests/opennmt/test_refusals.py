@@ -84,9 +84,11 @@ class TestMistakes:
 
     def test_configurations_and_numbers_without_end(self, bench: Workbench) -> None:
         deep = bench.folder / f"deep-{os.getpid()}.yaml"
-        deep.write_text("[" * 20000)
-        done = bench.run("build_vocab", "-config", deep.name, code=2)
-        assert done.stderr.splitlines()[-1].endswith("nested too deeply; give a YAML file of keys")
+        for text in ("[" * 20000, "data: &all\n  corpus: *all\n"):
+            deep.write_text(text)
+            done = bench.run("build_vocab", "-config", deep.name, code=2)
+            last = done.stderr.splitlines()[-1]
+            assert last.endswith("nested without end; give a YAML file of keys"), last
         config = bench.config(f"long-{os.getpid()}").name
         done = bench.run("build_vocab", "-config", config, "-n_sample", "9" * 5000, code=2)
         assert len(done.stderr.splitlines()[-1]) < 400
