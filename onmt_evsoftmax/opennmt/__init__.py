@@ -77,7 +77,7 @@ def install() -> None:
         ("onmt.train_single", workarounds.patch_train_single),
         ("onmt.bin.train", commands.patch_command),
         ("onmt.bin.translate", commands.patch_translate),
-        ("onmt.bin.build_vocab", commands.patch_command),
+        ("onmt.bin.build_vocab", commands.patch_build_vocab),
         ("onmt.bin.server", commands.patch_server_command),
         ("onmt.bin.average_models", commands.patch_average),
         ("onmt.bin.release_model", commands.patch_release),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+import yaml
 
 from onmt_evsoftmax.opennmt import versions
 from onmt_evsoftmax.opennmt.checkpoint import (
@@ -98,6 +99,28 @@ def patch_translate(module: Any) -> None:
         return translate
 
     replace(module, "translate", checked)
+    patch_command(module)
+
+
+def patch_build_vocab(module: Any) -> None:
+    """``onmt.bin.build_vocab``: what cannot be written is told before anything is counted."""
+
+    def checked(original: Callable[..., Any]) -> Callable[..., Any]:
+        def build_vocab_main(opts: Namespace) -> Any:
+            made = [opts.src_vocab] if opts.share_vocab else [opts.src_vocab, opts.tgt_vocab]
+            data = yaml.safe_load(opts.data) if isinstance(opts.data, str) else opts.data
+            corpora = [corpus for corpus in (data or {}).values() if isinstance(corpus, dict)]
+            read = [value for corpus in corpora for key, value in corpus.items() if "path" in key]
+            paths = [path for path in made if path]
+            check_outputs(paths, option="vocabulary", inputs=filter(None, [opts.config, *read]))
+            for path in paths:
+                if os.path.exists(path) and not opts.overwrite:
+                    raise UserError(f"{path} exists; remove it, or say -overwrite")
+            return original(opts)
+
+        return build_vocab_main
+
+    replace(module, "build_vocab_main", checked)
     patch_command(module)
 
 

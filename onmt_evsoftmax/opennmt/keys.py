@@ -33,6 +33,7 @@ def patch_parse(module: Any) -> None:
     """``onmt.utils.parse``: what is written is used, or it is an error."""
     parser_class = module.ArgumentParser
     build, parse = parser_class.__init__, parser_class.parse_known_args
+    fail = parser_class.error
 
     @functools.wraps(build)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -57,7 +58,12 @@ def patch_parse(module: Any) -> None:
 
         return _validate_data
 
-    parser_class.__init__ = __init__
+    def error(self: Any, message: str) -> None:
+        fail(
+            self, message if len(message) < 1000 else f"{message[:300]}…"
+        )  # a number of 5000 digits
+
+    parser_class.__init__, parser_class.error = __init__, error
     parser_class.parse_known_args = parse_known_args
     checker = module.DataOptsCheckerMixin
     validate = checker._validate_data.__func__
@@ -76,10 +82,12 @@ def _checked_yaml(stream: Any) -> io.StringIO:
         raise UserError(f"{name} is not a text in UTF-8; give a YAML file") from error
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
+        _refuse_repeated(root, name)
     except yaml.YAMLError:
         root = None  # configargparse says what is wrong with it
+    except RecursionError as error:
+        raise UserError(f"{name} is nested without end; give a YAML file of keys") from error
     if isinstance(root, yaml.MappingNode):
-        _refuse_repeated(root, name)
         for key, value in root.value:
             if value.tag == "tag:yaml.org,2002:null" and _is_ours(key.value):
                 raise UserError(
@@ -93,7 +101,7 @@ def _is_ours(key: str) -> bool:
     return key in (*NORMALIZER_OPTIONS, *EXTENDED) or key.startswith(option_of(""))
 
 
-def _refuse_repeated(node: yaml.Node, name: str) -> None:
+def _refuse_repeated(node: yaml.Node | None, name: str) -> None:
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
             _refuse_repeated(item, name)

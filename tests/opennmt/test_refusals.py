@@ -62,7 +62,36 @@ class TestMistakes:
         last = done.stderr.splitlines()[-1]
         assert last == "onmt_translate: error: cannot use absent: No such file or directory"
         done = bench.run("build_vocab", "-config", bench.config("vocabulary").name, code=2)
-        assert done.stderr.splitlines()[-1].endswith("vocab/src exists, stop.")
+        assert done.stderr.splitlines()[-1].endswith(
+            "vocab/src exists; remove it, or say -overwrite"
+        )
+
+    def test_vocabularies_are_all_made_or_none(self, bench: Workbench) -> None:
+        name = f"half-{os.getpid()}"
+        config = bench.config(name, src_vocab=name, tgt_vocab="vocab/tgt")
+        done = bench.run("build_vocab", "-config", config.name, code=2)
+        assert done.stderr.splitlines()[-1].endswith(
+            "vocab/tgt exists; remove it, or say -overwrite"
+        )
+        assert not (bench.folder / name).exists()
+
+    def test_a_vocabulary_does_not_replace_the_corpus(self, bench: Workbench) -> None:
+        text = (bench.folder / "train.src").read_bytes()
+        config = bench.config(f"lost-{os.getpid()}", src_vocab="./train.src", overwrite=True)
+        done = bench.run("build_vocab", "-config", config.name, code=2)
+        assert "./train.src is the input train.src, which would be lost" in done.stderr
+        assert (bench.folder / "train.src").read_bytes() == text
+
+    def test_configurations_and_numbers_without_end(self, bench: Workbench) -> None:
+        deep = bench.folder / f"deep-{os.getpid()}.yaml"
+        for text in ("[" * 20000, "data: &all\n  corpus: *all\n"):
+            deep.write_text(text)
+            done = bench.run("build_vocab", "-config", deep.name, code=2)
+            last = done.stderr.splitlines()[-1]
+            assert last.endswith("nested without end; give a YAML file of keys"), last
+        config = bench.config(f"long-{os.getpid()}").name
+        done = bench.run("build_vocab", "-config", config, "-n_sample", "9" * 5000, code=2)
+        assert len(done.stderr.splitlines()[-1]) < 400
 
     def test_a_vocabulary_in_the_current_folder(self, bench: Workbench) -> None:
         names = {f"{side}_vocab": f"here-{os.getpid()}.{side}" for side in ("src", "tgt")}
