@@ -68,6 +68,7 @@ def blocker(call: Call) -> str | None:
     """Why FlexAttention cannot compute this, or None."""
     query, _, value = tensors = call[:3]
     other = reasons.of_normalizer(call.choice) or reasons.of_mask(call)
+    other = other or reasons.of_positions(call)
     other = other or reasons.of_transformation()
     if other is not None:
         return other

@@ -10,6 +10,7 @@ there a matrix of attention.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,6 +19,8 @@ from torch import Tensor
 from onmt_evsoftmax import kernels
 from onmt_evsoftmax.attention import explicit, reasons
 from onmt_evsoftmax.attention.call import Call, Choice
+from onmt_evsoftmax.attention.positions import Positions
+from onmt_evsoftmax.kernels.attention import gradients_of_inputs
 from onmt_evsoftmax.normalizers.masked import HALF, apply
 from onmt_evsoftmax.normalizers.registry import get_record
 
@@ -31,6 +34,7 @@ def blocker(call: Call) -> str | None:
         or reasons.of_head(max(query.size(-1), value.size(-1)))
         or reasons.of_bias(call)
         or reasons.of_transformation()
+        or reasons.of_terms(call)
         or (None if query.is_cpu else f"the kernel computes on the CPU, not on {query.device}")
         or (
             None
@@ -53,8 +57,11 @@ def run(call: Call) -> Tensor:
         mask, bias = (whole, None) if whole.dtype == torch.bool else (None, whole.float())
     assert call.choice.record is not None
     assert call.choice.record.attention_kernel is not None
-    options = (mask, bias, call.is_causal, call.scale, call.dropout_p, call.seed)
-    out = _kernel(call.choice.record.attention_kernel, query, key, value, *options)
+    terms = _terms(call, query)
+    options = (call.is_causal, call.scale, call.dropout_p, call.seed)
+    out = _kernel(
+        call.choice.record.attention_kernel, query, key, value, mask, bias, *terms, *options
+    )
     out = out if len(leading) == 2 else out.reshape(*leading, *out.shape[2:])
     return out if dtype == torch.float32 else out.to(dtype)
 
@@ -66,6 +73,22 @@ def _as4d(tensor: Tensor) -> Tensor:
     return tensor.flatten(0, -4)
 
 
+def _terms(call: Call, query: Tensor) -> tuple[Any, ...]:
+    """Alpha, relative keys and values, slopes and offset, as the kernel takes them."""
+    alpha = call.choice.kernel_parameter()
+    if alpha is not None:
+        alpha = torch.as_tensor(alpha, dtype=torch.float32)
+        alpha = alpha.expand(*call.leading, 1, 1).reshape(query.shape[:2])
+    if call.positions is None:
+        return alpha, None, None, None, 0
+    keys, values, slopes = call.positions.to(torch.float32).tensors()
+    if keys is None and values is not None:
+        keys = query.new_zeros(values.size(0), query.size(-1))
+    if slopes is not None:
+        slopes = slopes.expand(call.leading).reshape(query.shape[:2])
+    return alpha, keys, values, slopes, call.positions.offset
+
+
 def _kernel(*arguments: Any) -> Tensor:
     if torch.compiler.is_compiling():  # which knows operators better than Functions
         return torch.ops.onmt_evsoftmax.attention_forward(*arguments)[0]
@@ -73,7 +96,7 @@ def _kernel(*arguments: Any) -> Tensor:
 
 
 class Fused(torch.autograd.Function):
-    """(name, query, key, value, mask, bias, causal, scale, dropout_p, seed) → (out, level, bar).
+    """The arguments of :func:`kernels.attention.attention_forward` → (out, level, bar).
 
     Tensors are (batch, heads, …). Level and bar are what the backward pass needs of every row.
     """
@@ -84,29 +107,25 @@ class Fused(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.name, *tensors, ctx.causal, ctx.scale, ctx.dropout_p, seed = inputs
+        ctx.name, *tensors = inputs[:10]
+        *ctx.options, seed = inputs[10:]
         ctx.save_for_backward(*tensors, *output, seed)
         ctx.mark_non_differentiable(*output[1:])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        query, key, value, mask, bias, out, level, bar, seed = ctx.saved_tensors
-        options = (ctx.causal, ctx.scale, ctx.dropout_p, seed)
+        *saved, seed = ctx.saved_tensors
+        tensors = saved[:9]
         if torch.is_grad_enabled():  # the gradient is to be differentiated in turn
-            choice = Choice.of(get_record(ctx.name))
-            limits = mask if bias is None else bias
-            call = Call(query, key, value, limits, None, *options, choice, query.shape[:2])
-            grads = explicit.gradients(grad, call)
-        else:
-            grads = kernels.attention_backward(
-                grad, ctx.name, query, key, value, mask, bias, out, level, bar, *options
-            )
-        return (None, *grads, *[None] * 6)
+            options = (*ctx.options, seed)
+            return gradients_of_inputs(_explicit(grad, ctx.name, tensors, *options), tensors)
+        grads = kernels.attention_backward(grad, ctx.name, *saved, *ctx.options, seed)
+        return gradients_of_inputs(grads, tensors)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
         """One more batch dimension is a larger batch."""
-        if in_dims[9] is not None:
+        if in_dims[-1] is not None:
             raise ValueError(
                 "the attention kernel drops by one seed for the whole batch: use "
                 'vmap(randomness="same"), or backend="explicit"'
@@ -128,3 +147,47 @@ class Fused(torch.autograd.Function):
         ]
         results = Fused.apply(inputs[0], *larger, *inputs[6:])
         return tuple(r.unflatten(0, (info.batch_size, -1)) for r in results), (0, 0, 0)
+
+
+def _explicit(
+    grad: Tensor,
+    name: str,
+    tensors: Sequence[Tensor | None],
+    offset: int,
+    causal: bool,
+    scale: float,
+    dropout_p: float,
+    seed: Tensor | None,
+) -> list[Tensor]:
+    """The backward pass in steps that torch differentiates, as the kernel returns it."""
+    query, _, _, mask, bias, *_, slopes = tensors
+    record = get_record(name)
+    names = ("query", "key", "value", "alpha", "keys", "values")
+    found = dict(zip(names, (*tensors[:3], *tensors[5:8]), strict=True))
+    given = {each: tensor for each, tensor in found.items() if tensor is not None}
+
+    def call_of(*tensors: Tensor) -> Call:
+        now = dict(zip(given, tensors, strict=True))
+        choice = Choice.of(record)
+        if "alpha" in now:
+            choice = choice.with_parameter(now["alpha"][..., None, None])
+        return Call(
+            now["query"],
+            now["key"],
+            now["value"],
+            mask if bias is None else bias,
+            None,
+            causal,
+            scale,
+            dropout_p,
+            seed,
+            choice,
+            now["query"].shape[:2],
+            Positions(now.get("keys"), now.get("values"), slopes, offset)
+            if "keys" in now or slopes is not None
+            else None,
+        )
+
+    grads = dict(zip(given, explicit.gradients(grad, call_of, list(given.values())), strict=True))
+    assert query is not None
+    return [grads.get(each, query.new_empty(0)) for each in names]

@@ -106,20 +106,22 @@ def rows_forward(
     scores: Tensor,
     mask: Tensor | None = None,
     dim: int = -1,
-    parameter: float = 0.0,
+    parameter: float | Tensor = 0.0,
     want_support: bool = True,
 ) -> tuple[Tensor, Tensor | None] | None:
     """(p, support) of a normalizer of :data:`library.NORMALIZERS` along ``dim``.
 
     ``mask`` (True = takes part) has the rank of the scores, whole rows along ``dim``, and may
-    broadcast elsewhere. Computes half precision in float32, else in the type of the scores.
+    broadcast elsewhere; a tensor as ``parameter`` has one for every row. Computes half precision in
+    float32, else in the type of the scores.
     """
-    if not serves(scores) or not (parameter == 0.0 or accepts(normalizer, parameter)):
+    if not serves(scores) or not _takes(normalizer, parameter, scores):
         return None
     last = dim == -1 or dim == scores.dim() - 1
     if not last:
         scores = scores.movedim(dim, -1)
         mask = None if mask is None else mask.movedim(dim, -1)
+        parameter = parameter.movedim(dim, -1) if isinstance(parameter, Tensor) else parameter
     if transformed(scores):
         p, support = torch.ops.onmt_evsoftmax.rows_forward(
             normalizer, scores, mask, parameter, want_support
@@ -132,16 +134,41 @@ def rows_forward(
     return p.movedim(-1, dim), None if support is None else support.movedim(-1, dim)
 
 
-def rows_backward(normalizer: str, p: Tensor, grad: Tensor, dim: int = -1) -> Tensor | None:
-    """Gradient of the scores; None also where the result must be differentiable in turn."""
+def _takes(normalizer: str, parameter: float | Tensor, scores: Tensor) -> bool:
+    """Whether the kernel takes this parameter; a tensor's values must be there to be looked at."""
+    if not isinstance(parameter, Tensor):
+        return accepts(normalizer, parameter)
+    if transformed(parameter) or transformed(scores) or parameter.numel() == 0:
+        return False
+    least, most = parameter.detach().aminmax()
+    return accepts(normalizer, least.item()) and accepts(normalizer, most.item())
+
+
+def rows_backward(
+    normalizer: str, p: Tensor, grad: Tensor, dim: int = -1, parameter: float | Tensor = 0.0
+) -> tuple[Tensor, Tensor | None] | None:
+    """Gradients of the scores and of the parameter, if there is one for every row.
+
+    None also where the result must be differentiable in turn.
+    """
     if not serves(p) or torch.is_grad_enabled() or forward_mode():
+        return None
+    if not _takes(normalizer, parameter, grad):
         return None
     last = dim == -1 or dim == p.dim() - 1
     if not last:
         p, grad = p.movedim(dim, -1), grad.movedim(dim, -1)
-    run = torch.ops.onmt_evsoftmax.rows_backward if transformed(grad) else operators.rows_backward
-    grad_scores = run(normalizer, p, grad if grad.dtype == p.dtype else grad.to(p.dtype))
-    return grad_scores if last else grad_scores.movedim(-1, dim)
+        parameter = parameter.movedim(dim, -1) if isinstance(parameter, Tensor) else parameter
+    grad = grad if grad.dtype == p.dtype else grad.to(p.dtype)
+    if transformed(grad):
+        grad_scores = torch.ops.onmt_evsoftmax.rows_backward(normalizer, p, grad, parameter)
+        grad_parameter = None
+    else:
+        grad_scores, grad_parameter = operators.rows_backward(normalizer, p, grad, parameter)
+    if last:
+        return grad_scores, grad_parameter
+    back = None if grad_parameter is None else grad_parameter.movedim(-1, dim)
+    return grad_scores.movedim(-1, dim), back
 
 
 # --- attention ------------------------------------------------------------------------------------
@@ -154,8 +181,8 @@ def attention_forward(normalizer: str, query: Tensor, *rest: Any) -> tuple[Tenso
     return fused.attention_forward(normalizer, query, *rest)
 
 
-def attention_backward(grad: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of query, key and value; see :func:`fused.attention_backward`."""
+def attention_backward(grad: Tensor, *rest: Any) -> fused.Gradients:
+    """Gradients of query, key, value, …; see :func:`fused.attention_backward`."""
     if transformed(grad):
         return torch.ops.onmt_evsoftmax.attention_backward(grad, *rest)
     return fused.attention_backward(grad, *rest)

@@ -24,11 +24,11 @@ _ADDRESS, _LONG, _INT, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ct
 #: Function → types of its arguments; every one returns an int, 0 for success.
 _SIGNATURES = {
     "select": [ctypes.c_char_p],
-    "rows_forward": [_INT, _INT, _LONG, _LONG, *[_ADDRESS] * 5, _REAL, _INT],
-    "rows_backward": [_INT, _INT, _LONG, _LONG, *[_ADDRESS] * 3, _INT],
+    "rows_forward": [_INT, _INT, _LONG, _LONG, *[_ADDRESS] * 5, _REAL, _ADDRESS, _INT],
+    "rows_backward": [_INT, _INT, _LONG, _LONG, *[_ADDRESS] * 3, _REAL, *[_ADDRESS] * 2, _INT],
     "attention": [
         *[_INT, _INT, *[_ADDRESS] * 5, _INT, _REAL, _REAL, ctypes.c_uint64],
-        *[*[_ADDRESS] * 4, _INT],
+        *[*[_ADDRESS] * 5, _INT],
     ],
 }
 
@@ -59,7 +59,7 @@ _active: ctypes.CDLL | None = None
 _functions = {name: getattr(_native, _PREFIX + name) for name in _SIGNATURES if _native}
 #: Normalizers with a row kernel → their numbers, as the table in ``c/normalizers.h`` has them.
 NORMALIZERS: dict[str, int] = {}
-#: The least and the largest parameter that each of them takes; 0 is always taken.
+#: The least and the largest parameter that each of them takes; 0, its default, is always taken.
 RANGES: dict[str, tuple[float, float]] = {}
 if _native is not None:
     _ranges = getattr(_native, _PREFIX + "ranges")()

@@ -103,6 +103,8 @@ class Normalizer:
     #: The row kernel and the attention kernel (of :mod:`onmt_evsoftmax.kernels`) that compute it.
     row_kernel: str | None = None
     attention_kernel: str | None = None
+    #: The parameter that the attention kernel takes, one for every head; others have their default.
+    attention_parameter: str | None = None
     #: Whether the support is what reaches the mean of the row: attention then knows its threshold
     #: before the scores.
     mean_threshold: bool = False
