@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from onmt_evsoftmax.attention import fusion_blocker, sparse_attention
+from onmt_evsoftmax.attention import Positions, fusion_blocker, sparse_attention
 from onmt_evsoftmax.normalizers.module import NormalizerModule
 from onmt_evsoftmax.opennmt import versions
 
@@ -76,7 +76,8 @@ def _unpickled(base: Any) -> Any:
 class FusedAttention:
     """Comes before ``MultiHeadedAttention`` in the class of a fused module.
 
-    It computes what OpenNMT-py's own does: project, split the heads, attend, join them, project.
+    It computes what OpenNMT-py's own does: project, split the heads, attend, join them, project;
+    relative positions, ALiBi and rotary positions included.
     """
 
     reader: str
@@ -115,10 +116,16 @@ class FusedAttention:
                 (self.linear_values, value),
             )
         )
-        dropout = self.dropout.p if self.training else 0.0
-        normalizer = self.softmax.normalizer
+        queries, keys = versions.rotate(self, queries, keys)
         context = sparse_attention(
-            queries, keys, values, mask, dropout, is_causal, normalizer=normalizer
+            queries,
+            keys,
+            values,
+            mask,
+            self.dropout.p if self.training else 0.0,
+            is_causal,
+            normalizer=self.softmax.normalizer,
+            positions=self._positions(),
         )
         joined = context.transpose(1, 2).flatten(2)
         output = versions.run_layer(self, self.final_linear, joined)
@@ -127,6 +134,14 @@ class FusedAttention:
     def _heads(self: Any, tensor: Tensor) -> Tensor:
         """(batch, length, size) → (batch, heads, length, size per head)."""
         return tensor.view(*tensor.shape[:2], -1, self.dim_per_head).transpose(1, 2)
+
+    def _positions(self: Any) -> Positions | None:
+        """What places add to the scores; OpenNMT-py has one table for both keys and values."""
+        if self.relative_positions_embeddings is not None:
+            table = self.relative_positions_embeddings.weight
+            return Positions(table, table)
+        slopes = versions.alibi_slopes(self)
+        return None if slopes is None else Positions(slopes=slopes)
 
     def _may_fuse(self: Any, query: Tensor, options: dict[str, Any]) -> bool:
         softmax = self.softmax

@@ -194,8 +194,8 @@ def _blocker(normalizer: nn.Module, attention: Any, reader: str, backend: str) -
         return blocker
     if reader == ALWAYS:
         return "copy attention, coverage and guided alignment read the attention matrix"
-    if versions.has_position_terms(attention):
-        return "position terms in the scores need the attention matrix"
+    if versions.learns_bias(attention):
+        return "a learned bias of positions needs a gradient as large as the attention matrix"
     if versions.shares_keys(attention):
         return "shared keys (num_kv) and tensor parallelism are not fused"
     return None
