@@ -78,6 +78,8 @@ class Call(NamedTuple):
     choice: Choice
     leading: torch.Size  # the dimensions before (length, size), broadcast
     positions: Positions | None = None
+    #: Where this is part of a call: its first query, and of how many; what is dropped is the same.
+    rows: tuple[int, int] | None = None
 
     def expanded(self) -> Call:
         """With all tensors in the whole of the leading dimensions."""

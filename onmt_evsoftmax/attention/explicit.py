@@ -126,5 +126,7 @@ def _dropped(p: Tensor, call: Call) -> Tensor | float:
         return 1.0
     queries, keys = p.shape[-2:]
     heads = p.numel() // max(queries * keys, 1)
-    factors = dropout.factors(call.seed.to(p.device), call.dropout_p, heads, queries, keys)
+    first, total = call.rows or (0, queries)
+    seed = call.seed.to(p.device)
+    factors = dropout.factors(seed, call.dropout_p, heads, queries, keys, first, total)
     return factors.view(p.shape).to(p)
