@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import onmt_evsoftmax
+from onmt_evsoftmax.corpora import VERBS
 from onmt_evsoftmax.report import console
 
 #: Section → command → (module with a ``main(argv)``, what it does).
@@ -25,7 +26,7 @@ SECTIONS = {
         "plot": ("plot.plot_attention", "draw heatmaps and bars, or make a page to explore"),
     },
     "translate and compare": {
-        "corpora": ("corpora.verbs", "prepare parallel text, one verb per step"),
+        "corpora": ("corpora.verbs", "prepare parallel text; its verbs are listed below"),
         "score": ("score.score_translations", "BLEU, chrF, TER, ROUGE, METEOR with significance"),
         "study": ("paper.study", "one table and figure of all normalizers and seeds"),
     },
@@ -62,6 +63,11 @@ def usage() -> str:
             f"{title}:",
             *(f"  {name:<11} {text}" for name, (_, text) in commands.items()),
         ]
+    lines += [
+        "",
+        "verbs of `onmt_evsoftmax corpora`, for shell pipelines:",
+        *(f"  {name:<20}{text}" for name, text in VERBS.items()),
+    ]
     shortcuts = ", ".join(f"{program} ({name})" for program, name in SHORT.items())
     lines += [
         "",

@@ -145,7 +145,7 @@ class Fused(torch.autograd.Function):
         larger = [
             None if t is None else t.expand(-1, size, *t.shape[2:]).flatten(0, 1) for t in tensors
         ]
-        results = Fused.apply(inputs[0], *larger, *inputs[6:])
+        results = Fused.apply(inputs[0], *larger, *inputs[6:])  # type: ignore[no-untyped-call]
         return tuple(r.unflatten(0, (info.batch_size, -1)) for r in results), (0, 0, 0)
 
 

@@ -90,7 +90,9 @@ def _config(args: argparse.Namespace, found: recipe.Recipe) -> dict[str, Any]:
     changes = runs.changes(args.set)
     settings = {**found.settings, **changes}
     if changes:
-        _check_settings(changes)
+        from onmt_evsoftmax.opennmt.training_keys import check_training_keys
+
+        check_training_keys(changes)
     if args.pretrained and not Path(args.pretrained).is_file():
         raise UserError(f"--pretrained {args.pretrained} does not exist")
     parallel = args.parallel or found.parallel
@@ -122,32 +124,6 @@ def _config(args: argparse.Namespace, found: recipe.Recipe) -> dict[str, Any]:
         "pretrained": args.pretrained and os.path.abspath(args.pretrained),
     }
     return config | {key: str(value) for key, value in optional.items() if value}
-
-
-def _check_settings(changes: dict[str, Any]) -> None:
-    """Refuse keys and values that ``onmt_train`` would refuse hours later."""
-    from onmt.opts import train_opts
-    from onmt.utils.parse import ArgumentParser
-
-    class Parser(ArgumentParser):
-        def error(self, message: str) -> None:
-            raise UserError(message)
-
-    parser = Parser()
-    train_opts(parser)
-    words = [
-        word
-        for action in parser._actions
-        if action.required
-        for word in (action.option_strings[0], "x")
-    ]
-    for key, value in changes.items():
-        listed = value if isinstance(value, list) else [value]
-        words += [f"-{key}", *map(str, listed)] if value is not True else [f"-{key}"]
-    try:
-        parser.parse_args(words)
-    except UserError as error:
-        raise UserError(f"--set: {error}") from error
 
 
 def _supervised(command: list[str]) -> int:

@@ -88,8 +88,7 @@ def encoder(model: Path) -> Callable[[str], str]:
         raise UserError(f"cannot read {model}: {error.strerror}") from error
     try:
         if kind_of(model) == "bpe":
-            encode: Callable[[str], str] = BPE(io.StringIO(data.decode("utf-8"))).process_line
-            return encode
+            return BPE(io.StringIO(data.decode("utf-8"))).process_line
         import sentencepiece
 
         processor = sentencepiece.SentencePieceProcessor(model_proto=data)

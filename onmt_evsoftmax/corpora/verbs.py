@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from onmt_evsoftmax.corpora import extract, recipe, run_recipe, steps, subwords
+from onmt_evsoftmax.corpora import VERBS, extract, recipe, run_recipe, steps, subwords
 from onmt_evsoftmax.report.console import command_line, real, whole
 
 _EXAMPLE = """A verb whose outputs exist does nothing. Without files it reads standard input and
@@ -37,8 +37,9 @@ def build_parser(recipe_name: str = "RECIPE") -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
 
     def verb(
-        name: str, about: str, function: Callable[[argparse.Namespace], int | None], **how: object
+        name: str, function: Callable[[argparse.Namespace], int | None], **how: object
     ) -> argparse.ArgumentParser:
+        about = VERBS[name]
         sub = verbs.add_parser(
             name, help=about, description=about, allow_abbrev=False, **how  # type: ignore[arg-type]
         )  # fmt: skip
@@ -67,13 +68,13 @@ def build_parser(recipe_name: str = "RECIPE") -> argparse.ArgumentParser:
         sub.add_argument("--source", metavar="LANG", help=f"language translated from{what}")
         sub.add_argument("--target", metavar="LANG", help="language translated into")
 
-    sub = verb("fetch", "archives from the web or a folder, checked by their sums", steps.fetch)
+    sub = verb("fetch", steps.fetch)
     sub.add_argument("names", nargs="*", help="which files of the list (default: all)")
     sub.add_argument("--sources", type=Path, required=True, help="YAML with `archives`: a recipe")
     sub.add_argument("--data-dir", help="link to the files in this folder, download none")
     sub.add_argument("-o", "--output", type=Path, required=True, help="folder of downloads")
 
-    sub = verb("extract", "sentences out of archives, as parallel text", steps.extract_text)
+    sub = verb("extract", steps.extract_text)
     sub.add_argument("--format", default="plain", choices=[*extract.FORMATS, "columns"])
     place = "FILE, or ARCHIVE::FILE inside it"
     sub.add_argument("--source", nargs="+", required=True, metavar="PLACE", help=place)
@@ -81,7 +82,7 @@ def build_parser(recipe_name: str = "RECIPE") -> argparse.ArgumentParser:
     sub.add_argument("--swap", action="store_true", help="columns: the second is the source")
     two_outputs(sub)
 
-    sub = verb("clean", "drop pairs that are empty, too long, lopsided or repeated", steps.clean)
+    sub = verb("clean", steps.clean)
     pair(sub)
     two_outputs(sub)
     number = whole(1)
@@ -90,7 +91,7 @@ def build_parser(recipe_name: str = "RECIPE") -> argparse.ArgumentParser:
     sub.add_argument("--keep-repeated", action="store_true", help="keep repeated pairs")
     sub.add_argument("--exclude", type=Path, nargs="*", default=[], help="held-out source text")
 
-    sub = verb("split", "training and held-out sets, by line or source sentence", steps.split_text)
+    sub = verb("split", steps.split_text)
     pair(sub)
     how = sub.add_mutually_exclusive_group(required=True)
     how.add_argument("--every", type=number, metavar="N", help="every N-th line is for validation")
@@ -99,37 +100,36 @@ def build_parser(recipe_name: str = "RECIPE") -> argparse.ArgumentParser:
     sub.add_argument("--prefix", default="", help="before the names train, valid and test")
     sub.add_argument("-o", "--output", type=Path, required=True, help="folder")
 
-    sub = verb("tokenise", "Moses tokenisation", steps.tokenise_text)
+    sub = verb("tokenise", steps.tokenise_text)
     each(sub)
     sub.add_argument("--lang", required=True, help="language of the text: en, de, …")
 
     for kind, size in (("bpe", "merges"), ("sentencepiece", "pieces")):
         learn = functools.partial(steps.learn, kind)
-        sub = verb(f"learn-{kind}", f"learn joint subwords ({kind}) from training text", learn)
+        sub = verb(f"learn-{kind}", learn)
         text(sub)
         sub.add_argument("--size", type=number, required=True, help=f"number of {size}")
         sub.add_argument("-o", "--output", type=Path, required=True)
 
-    sub = verb("encode", "split words into subwords", steps.encode)
+    sub = verb("encode", steps.encode)
     each(sub)
     sub.add_argument("--model", type=Path, required=True, help="what `learn-…` wrote")
 
-    sub = verb("vocabulary", "count pieces, as onmt_build_vocab does", steps.vocabulary)
+    sub = verb("vocabulary", steps.vocabulary)
     text(sub)
     sub.add_argument("-o", "--output", type=Path)
 
-    sub = verb("decode", "join subwords into words, and words into text", steps.decode)
+    sub = verb("decode", steps.decode)
     sub.add_argument("input", type=Path, nargs="?", default=steps.STDIN)
     sub.add_argument("-o", "--output", type=Path)
     sub.add_argument("--kind", choices=[*subwords.KINDS, "words"], required=True)
     sub.add_argument("--detokenise", metavar="LANG", help="undo Moses tokenisation too")
     sub.add_argument("--truecased", action="store_true", help="begin every line with a capital")
 
-    sub = verb("check", "refuse parallel files that are not: counts, UTF-8, an empty side",
-               steps.check)  # fmt: skip
+    sub = verb("check", steps.check)  # fmt: skip
     pair(sub)
 
-    sub = verb("settings", "the YAML of one training, made from a recipe's", steps.write_settings)
+    sub = verb("settings", steps.write_settings)
     sub.add_argument("recipe", type=Path, help="folder of the recipe")
     sub.add_argument("--normalizer", required=True)
     sub.add_argument("--seed", type=whole(), default=1)
@@ -141,7 +141,7 @@ def build_parser(recipe_name: str = "RECIPE") -> argparse.ArgumentParser:
     language(sub)
 
     script = f"recipes/{recipe_name}/prepare.sh"
-    sub = verb("options", "options of prepare.sh, as shell code for it to evaluate", steps.options,
+    sub = verb("options", steps.options,
                add_help=False, prog=script, usage=f"{script} [options]",
                epilog=f"example:\n  $ {script} -o runs/{recipe_name} --data-dir ~/corpora",
                formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
@@ -151,7 +151,7 @@ def build_parser(recipe_name: str = "RECIPE") -> argparse.ArgumentParser:
     recipe.add_options(sub)
 
     script = f"recipes/{recipe_name}/run.sh"
-    sub = verb("run", "run a recipe, from archives to the table", run_recipe.run,
+    sub = verb("run", run_recipe.run,
                prog=script, usage=f"{script} [options]", epilog=run_recipe.EXAMPLE.format(script),
                formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     sub.description = (

@@ -63,8 +63,7 @@ def patch_global_attention(module: Any) -> None:
 
     def sparsemax(scores: Tensor, dim: int) -> Tensor:
         normalizer = _normalizer.get()
-        p: Tensor = upstream_sparsemax(scores, dim) if normalizer is None else normalizer(scores)
-        return p
+        return upstream_sparsemax(scores, dim) if normalizer is None else normalizer(scores)
 
     attention.__init__ = __init__
     attention.forward = forward

@@ -153,8 +153,7 @@ def shares_keys(attention: Any) -> bool:
 def run_layer(attention: Any, layer: nn.Module, tensor: Tensor) -> Tensor:
     """Apply one of ``attention``'s linear layers; 3.5.1 may recompute it in the backward pass."""
     run = getattr(attention, "maybe_ckpt", None)
-    result: Tensor = run(layer, tensor) if run else layer(tensor)
-    return result
+    return run(layer, tensor) if run else layer(tensor)
 
 
 # --- search ---------------------------------------------------------------------------------------

@@ -108,8 +108,7 @@ def patch_alibi(module: Any) -> None:
     def forward(self: Any, qk_dots: Tensor) -> Tensor:
         if self.bias is not None and self.bias.shape[-2:] != qk_dots.shape[-2:]:
             self.bias = None
-        biased: Tensor = original(self, qk_dots)
-        return biased
+        return original(self, qk_dots)
 
     bias.forward = forward
 

@@ -15,7 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from onmt_evsoftmax.normalizers.registry import Normalizer, records
+from onmt_evsoftmax.normalizers.registry import Normalizer, records, title_of
 from onmt_evsoftmax.report.console import command_line, terminal_width, whole
 from onmt_evsoftmax.report.table import Table
 
@@ -166,11 +166,12 @@ def render(cells: dict[str, dict[str, Cell]]) -> str:
     for title, row in cells.items():
         for name, cell in row.items():
             if cell.condition:
-                notes.append(f"* {name}, {title}: holds for {cell.condition}.")
+                notes.append(f"* {title_of(name)}, {title}: holds for {cell.condition}.")
             if cell.counterexample:
-                notes.append(f"  {name}, {title}: {cell.counterexample}")
+                notes.append(f"  {title_of(name)}, {title}: {cell.counterexample}")
     rows = [[title, *(str(row[name]) for name in columns)] for title, row in cells.items()]
-    return Table("", ["", *columns], rows, notes=["", *notes]).text(terminal_width())
+    heads = ["", *map(title_of, columns)]
+    return Table("", heads, rows, notes=["", *notes]).text(terminal_width())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from onmt_evsoftmax.report.console import UserError, unknown_name
 from onmt_evsoftmax.score import significance
 from onmt_evsoftmax.score.language import Language
-from onmt_evsoftmax.score.metrics import DEFAULT_METRICS, Array, Metric, make_metric, metric_name
+from onmt_evsoftmax.score.metrics import DEFAULT_METRICS, METRICS, Array, Metric, metric_name
 from onmt_evsoftmax.score.scores import Cell, Comparison, Report, Row
 
 #: Called with what is being done and the share of the work done before it, 0–1.
@@ -67,7 +67,7 @@ def score(
     names = list(dict.fromkeys(metric_name(name) for name in metrics))
     language = Language(lang)
     progress("preparing references", 0.0)
-    prepared = [make_metric(name, references, language, tokenised) for name in names]
+    prepared = [METRICS[name](references, language, tokenised) for name in names]
 
     runs, suite = _statistics(systems, prepared, progress)
     scores = {

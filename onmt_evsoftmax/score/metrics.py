@@ -8,7 +8,7 @@ and hold the formulas; nothing here computes them a second time.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import ClassVar
 
@@ -123,9 +123,15 @@ class TokenisedBleu(Bleu):
 class MeanOfLines(Metric):
     """A metric defined per line; the corpus score is the mean. Statistics are (score, 1)."""
 
-    def __init__(self, label: str, references: References) -> None:
+    def __init__(self, label: str, references: References, language: Language) -> None:
+        if language.code in UNSPACED:
+            raise UserError(
+                f"{label} counts words, and {language.code} puts no spaces between them; "
+                "choose others, for example --metrics bleu chrf++"
+            )
         super().__init__(label)
         self._references = list(zip(*references, strict=True))
+        self._language = language
 
     @abstractmethod
     def line(self, hypothesis: str, references: Sequence[str]) -> float:
@@ -151,9 +157,8 @@ class Rouge(MeanOfLines):
     """ROUGE F1 of rouge-score with words of any script; the English stemmer for English only."""
 
     def __init__(self, kind: str, references: References, language: Language) -> None:
-        super().__init__(f"ROUGE-{kind[-1]}", references)
+        super().__init__(f"ROUGE-{kind[-1]}", references, language)
         self._kind = kind
-        self._language = language
         self._scorer = RougeScorer([kind], tokenizer=language)
 
     def line(self, hypothesis: str, references: Sequence[str]) -> float:
@@ -175,8 +180,7 @@ class Meteor(MeanOfLines):
     PARAMETERS: ClassVar = {"alpha": 0.9, "beta": 3.0, "gamma": 0.5}  # nltk's own defaults
 
     def __init__(self, references: References, language: Language) -> None:
-        super().__init__("METEOR", references)
-        self._language = language
+        super().__init__("METEOR", references, language)
         self._synonyms = language.synonyms()
 
     def line(self, hypothesis: str, references: Sequence[str]) -> float:
@@ -203,8 +207,18 @@ class Meteor(MeanOfLines):
         )
 
 
-#: Every name ``--metrics`` knows, in the order of the table.
-METRICS = ("bleu", "bleu-tok-lc", "chrf++", "ter", "rouge-1", "rouge-2", "rouge-l", "meteor")
+#: Name for ``--metrics`` → what makes the metric of (references, language, whether the text is
+#: tokenised already), in the order of the table.
+METRICS: dict[str, Callable[[References, Language, bool], Metric]] = {
+    "bleu": lambda references, language, _: Bleu(references, language),
+    "bleu-tok-lc": TokenisedBleu,
+    "chrf++": lambda references, *_: Sacre("chrF2++", CHRF(word_order=2, references=references)),
+    "ter": lambda references, *_: Sacre("TER", TER(references=references), higher_is_better=False),
+    "rouge-1": lambda references, language, _: Rouge("rouge1", references, language),
+    "rouge-2": lambda references, language, _: Rouge("rouge2", references, language),
+    "rouge-l": lambda references, language, _: Rouge("rougeL", references, language),
+    "meteor": lambda references, language, _: Meteor(references, language),
+}
 #: What is computed unless asked otherwise: all but the figure that only old papers need.
 DEFAULT_METRICS = tuple(name for name in METRICS if name != "bleu-tok-lc")
 
@@ -219,27 +233,3 @@ def metric_name(name: str) -> str:
 
 def _letters(name: str) -> str:
     return "".join(character for character in name.lower() if character.isalnum())
-
-
-def make_metric(
-    name: str, references: References, language: Language, tokenised: bool = False
-) -> Metric:
-    """The metric called ``name`` in METRICS, ready for any hypotheses of these references."""
-    if name == "bleu":
-        return Bleu(references, language)
-    if name == "bleu-tok-lc":
-        return TokenisedBleu(references, language, tokenised)
-    if name == "chrf++":
-        return Sacre("chrF2++", CHRF(word_order=2, references=references))
-    if name == "ter":
-        return Sacre("TER", TER(references=references), higher_is_better=False)
-    if language.code in UNSPACED:
-        raise UserError(
-            f"{name} counts words, and {language.code} puts no spaces between them; "
-            "choose others, for example --metrics bleu chrf++"
-        )
-    if name == "meteor":
-        return Meteor(references, language)
-    return Rouge(
-        {"rouge-1": "rouge1", "rouge-2": "rouge2"}.get(name, "rougeL"), references, language
-    )

@@ -59,8 +59,7 @@ class VQVAE(nn.Module):
 
     def decode(self, codes: Tensor) -> Tensor:
         """Images of codes (N, h, w)."""
-        images: Tensor = self.decoder(self.codebook(codes).movedim(-1, 1))
-        return images
+        return self.decoder(self.codebook(codes).movedim(-1, 1))
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Rebuilt images; squared distances code → vector and vector → code; codes.

@@ -32,8 +32,7 @@ class DigitClassifier(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        scores: Tensor = self.head(self.features(images))
-        return scores
+        return self.head(self.features(images))
 
 
 def train_classifier(run: Run, data: DataSet, epochs: int) -> tuple[DigitClassifier, float]:

@@ -45,8 +45,7 @@ class LabelledPerceptron(nn.Module):
         return classes @ weight if classes.is_floating_point() else weight[classes]
 
     def forward(self, input_part: Tensor, class_part: Tensor) -> Tensor:
-        outputs: Tensor = self.rest(input_part + class_part)
-        return outputs
+        return self.rest(input_part + class_part)
 
 
 class SSVAE(nn.Module):
@@ -76,15 +75,13 @@ class SSVAE(nn.Module):
 
     def classify(self, x: Tensor) -> Tensor:
         """Scores (N, K) of the digits."""
-        scores: Tensor = self.scores(self.features(x))
-        return scores
+        return self.scores(self.features(x))
 
     def decode(self, h: Tensor, classes: Tensor) -> Tensor:
         """Scores (R, pixels) of rows h (R, G) with their classes (R,), or relaxed ones (R, K)."""
         self.decoded += len(h)
         network = self.generative
-        scores: Tensor = network(network.input_part(h), network.class_part(classes))
-        return scores
+        return network(network.input_part(h), network.class_part(classes))
 
 
 class _BernoulliCost(torch.autograd.Function):

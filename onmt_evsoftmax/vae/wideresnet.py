@@ -47,8 +47,7 @@ class WideResNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         hidden = F.relu(self.norm(self.blocks(self.first(images))))
-        scores: Tensor = self.head(hidden.mean((2, 3)))
-        return scores
+        return self.head(hidden.mean((2, 3)))
 
 
 def check_depth(depth: int) -> None:
