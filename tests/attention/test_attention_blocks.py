@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -11,7 +12,7 @@ import torch
 from attention_cases import generator, random
 
 from onmt_evsoftmax import get_normalizer, sparse_attention
-from onmt_evsoftmax.attention import Positions, blocks
+from onmt_evsoftmax.attention import BACKENDS, Positions, blocks
 from onmt_evsoftmax.normalizers.registry import normalizer_names
 
 NAMES = normalizer_names("attention")
@@ -52,15 +53,9 @@ def test_blocks_compute_what_the_definition_does(small_blocks, name, is_causal):
 
 def test_large_matrices_are_computed_in_blocks_by_themselves(monkeypatch):
     calls = []
-    monkeypatch.setattr(blocks, "run", lambda call: calls.append(call))
     query = random(1, 1, 64, 4).double()
-    monkeypatch.setitem(
-        sparse_attention.__globals__["backends"].BACKENDS,
-        "blocks",
-        sparse_attention.__globals__["backends"]
-        .BACKENDS["blocks"]
-        ._replace(run=lambda call: calls.append(call) or call.query),
-    )
+    watched = BACKENDS["blocks"]._replace(run=lambda call: calls.append(call) or call.query)
+    monkeypatch.setitem(BACKENDS, "blocks", watched)
     sparse_attention(query, query, query, normalizer="softmax")
     assert not calls
     monkeypatch.setattr(blocks, "WORTH", 64 * 64)
@@ -84,7 +79,8 @@ from onmt_evsoftmax.bench.scaling import _peak_of
 torch.set_num_threads(1)
 def both(length):
     leaves = [torch.randn(1, 2, length, 16, requires_grad=True) for _ in range(3)]
-    return lambda: sparse_attention(*leaves, normalizer="softmax", backend="blocks").sum().backward()
+    attend = lambda: sparse_attention(*leaves, normalizer="softmax", backend="blocks")
+    return lambda: attend().sum().backward()
 both(64)()
 print(json.dumps([_peak_of(both(length)) for length in (2048, 4096)]))
 """
@@ -92,8 +88,6 @@ print(json.dumps([_peak_of(both(length)) for length in (2048, 4096)]))
 
 def test_memory_does_not_grow_with_the_square_of_the_length():
     environment = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
-    import os
-
     done = subprocess.run(
         [sys.executable, "-c", MEASURE],
         capture_output=True,
