@@ -275,6 +275,52 @@ INLINE vf listed_factor(const Attention *task, const Packed *pack, uint64_t row_
     return dropout_factor(task, row_key, position);
 }
 
+/* ---------------------------------------------------------------------------- lists and distances */
+
+/* The first listed key of row i whose place among the packed is not before `place`. */
+INLINE int64_t listed_from(const Lists *l, int i, int64_t place) {
+    const int32_t *at = l->at + i * l->room;
+    int64_t low = 0, high = l->count[i];
+    while (low < high) {
+        const int64_t middle = (low + high) / 2;
+        if (at[middle] < place) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+INLINE float sum_of(const float *x, int64_t begin, int64_t end) {
+    Sum sum = {{0}, {0}};
+    int64_t k = begin;
+    for (; k + LANES <= end; k += LANES) sum_vector(&sum, load(x + k));
+    double total = sum_total(&sum);
+    for (; k < end; k++) total += x[k];
+    return (float)total;
+}
+
+/* What the listed keys of row i have of x, by their distances. Lists are in the order of the keys, so
+ * those beyond the window, most of them, come first and last. */
+INLINE void sum_by_distance(const Attention *task, const Packed *pack, const Lists *l,
+                            const Distances *d, int i, int64_t query, const float *x, float *to) {
+    const int32_t *at = l->at + i * l->room;
+    const int64_t begin = listed_from(l, i, d->near[i]), end = listed_from(l, i, d->far[i]);
+    memset(to, 0, (size_t)d->distances * sizeof(float));
+    for (int64_t k = begin; k < end; k++) to[distance_of(task, pack, query, at[k])] += x[k];
+    to[0] += sum_of(x, 0, begin);
+    to[d->distances - 1] += sum_of(x, end, l->count[i]);
+}
+
+/* x of every listed key of row i plus what the table has for its distance. */
+INLINE void add_by_distance(const Attention *task, const Packed *pack, const Lists *l,
+                            const Distances *d, int i, int64_t query, const float *table,
+                            float *x) {
+    const int32_t *at = l->at + i * l->room;
+    const int64_t begin = listed_from(l, i, d->near[i]), end = listed_from(l, i, d->far[i]);
+    add_constant(x, 0, begin, table[0]);
+    for (int64_t k = begin; k < end; k++) x[k] += table[distance_of(task, pack, query, at[k])];
+    add_constant(x, end, l->count[i], table[d->distances - 1]);
+}
+
 /* ----------------------------------------------------------------------------------- forward */
 
 /* The thresholds of rows begin .. begin + LANES - 1 of projections, in double; their lists become
@@ -417,9 +463,7 @@ INLINE void give_out(const Attention *task, const Packed *pack, const Lists *l, 
     add_list(count, at, weight, pack->values, pack->value_size, sum);
     if (d->distances && task->relative_values) {
         float *mass = d->mass + i * d->distances;
-        memset(mass, 0, (size_t)d->distances * sizeof(float));
-        for (int64_t k = 0; k < count; k++)
-            mass[distance_of(task, pack, query, at[k])] += weight[k];
+        sum_by_distance(task, pack, l, d, i, query, weight, mass);
         for (int64_t m = 0; m < d->distances; m++)
             for (int64_t e = 0; mass[m] != 0 && e < task->value_size; e++)
                 sum[e] += mass[m] * task->relative_values[m * task->value_size + e];
@@ -706,10 +750,8 @@ INLINE void differentiate_list(const Attention *task, const Packed *pack, Lists 
     const int32_t *at = l->at + i * l->room;
     const int64_t count = l->count[i];
     const uint64_t key = dropout_key(task, pack->head, query);
-    if (d->distances && task->relative_values) {
-        const float *values = d->values + i * d->distances;
-        for (int64_t k = 0; k < count; k++) grad[k] += values[distance_of(task, pack, query, at[k])];
-    }
+    if (d->distances && task->relative_values)
+        add_by_distance(task, pack, l, d, i, query, d->values + i * d->distances, grad);
     Sum slopes = {{0}, {0}}, weighted = slopes;
     for (int64_t k = 0; k < count; k += LANES) {
         const vi real = k + LANES <= count ? (vi){0} - 1 : first_lanes((int)(count - k));
@@ -792,13 +834,8 @@ static void backward_block(const Attention *task, Packed *pack, Lists *l, Distan
                  g->grad_query + i * pack->size);
         if (!d->distances) continue;
         float *mass = d->mass + i * d->distances, *grad = d->grad + i * d->distances;
-        memset(mass, 0, (size_t)d->distances * sizeof(float));
-        memset(grad, 0, (size_t)d->distances * sizeof(float));
-        for (int64_t k = 0; k < count; k++) {
-            const int64_t m = distance_of(task, pack, first + i, at[k]);
-            mass[m] += l->score[i * l->room + k];
-            grad[m] += l->grad[i * l->room + k];
-        }
+        sum_by_distance(task, pack, l, d, i, first + i, l->score + i * l->room, mass);
+        sum_by_distance(task, pack, l, d, i, first + i, l->grad + i * l->room, grad);
         const float *query = pack->queries + i * pack->size;
         const float *grad_out = g->grad_out + i * pack->value_size;
         for (int64_t m = 0; m < d->distances; m++) {
