@@ -58,6 +58,14 @@ INLINE float dot_plain(const float *a, const float *b, int64_t size) {
     return sum_everywhere(sum)[0];
 }
 
+/* to += weight * from. */
+INLINE void add_scaled(float *to, float weight, const float *from, int64_t size) {
+    int64_t e = 0;
+    if (weight == 0) return; /* most distances of a short row */
+    for (; e + LANES <= size; e += LANES) store(to + e, load(to + e) + load(from + e) * weight);
+    for (; e < size; e++) to[e] += from[e] * weight;
+}
+
 /* Tables of the relative positions of a chunk: `from` has its queries (or gradients of outputs). */
 static void fill_distances(const float *from, int64_t stride, int rows, const float *table,
                            int64_t size, int64_t distances, float *to) {
@@ -465,8 +473,8 @@ INLINE void give_out(const Attention *task, const Packed *pack, const Lists *l, 
         float *mass = d->mass + i * d->distances;
         sum_by_distance(task, pack, l, d, i, query, weight, mass);
         for (int64_t m = 0; m < d->distances; m++)
-            for (int64_t e = 0; mass[m] != 0 && e < task->value_size; e++)
-                sum[e] += mass[m] * task->relative_values[m * task->value_size + e];
+            add_scaled(sum, mass[m], task->relative_values + m * task->value_size,
+                       task->value_size);
     }
     write_row(out, sum, task->value_size, 1);
 }
@@ -839,12 +847,12 @@ static void backward_block(const Attention *task, Packed *pack, Lists *l, Distan
         const float *query = pack->queries + i * pack->size;
         const float *grad_out = g->grad_out + i * pack->value_size;
         for (int64_t m = 0; m < d->distances; m++) {
-            for (int64_t e = 0; grad[m] != 0 && e < task->size; e++) {
-                g->grad_query[i * pack->size + e] += grad[m] * task->relative_keys[m * task->size + e];
-                g->grad_relative_keys[m * task->size + e] += grad[m] * query[e];
-            }
-            for (int64_t e = 0; task->relative_values && mass[m] != 0 && e < task->value_size; e++)
-                g->grad_relative_values[m * task->value_size + e] += mass[m] * grad_out[e];
+            add_scaled(g->grad_query + i * pack->size, grad[m],
+                       task->relative_keys + m * task->size, task->size);
+            add_scaled(g->grad_relative_keys + m * task->size, grad[m], query, task->size);
+            if (task->relative_values)
+                add_scaled(g->grad_relative_values + m * task->value_size, mass[m], grad_out,
+                           task->value_size);
         }
     }
     for (int i = 0; i < rows; i++)
