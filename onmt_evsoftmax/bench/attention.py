@@ -101,25 +101,25 @@ def measure(case: Case, seconds: float, seed: int) -> Iterator[Result]:
         PEER: lambda q, k, v: scaled_dot_product_attention(q, k, v, mask, is_causal=causal),
     }
 
-    def add(name: str, normalizer: Any, backend: str = "auto", **options: Any) -> None:
+    def add(name: str, normalizer: Any, backend: str, positions: Positions | None = None) -> None:
         functions[name] = lambda q, k, v: sparse_attention(
-            q, k, v, mask, 0.0, causal, normalizer=normalizer, backend=backend, **options
+            q, k, v, mask, 0.0, causal, normalizer=normalizer, positions=positions, backend=backend
         )
 
     table = torch.randn(2 * WINDOW + 1, SIZE, generator=torch.Generator().manual_seed(seed))
-    places = {"positions": Positions(table, table)}
+    places = Positions(table, table)
     with_matrix = length <= 2048 and case.density is None and kernels.available()
     for record in own_records():
         if record.attention_kernel != record.name:
             continue
         learned = {"alpha": "learn", "heads": case.shape[1]} if record.attention_parameter else {}
         normalizer = get_normalizer(record, **learned)
-        add(record.name, normalizer)
+        add(record.name, normalizer, "auto")
         if with_matrix:
             add(f"{record.name}, explicit", normalizer, "explicit")
         if record.mean_threshold and with_matrix:
-            add(f"{record.name}, relative positions", normalizer, **places)
-            add(f"{record.name}, relative, explicit", normalizer, "explicit", **places)
+            add(f"{record.name}, relative positions", normalizer, "auto", places)
+            add(f"{record.name}, relative, explicit", normalizer, "explicit", places)
     times = compare(functions, (query, key, value), torch.randn_like(value), seconds)
     part = "attention" if case.density is None else "density"
     kept = "" if case.density is None else f"keeps {density_of(query, key):.2f}"
