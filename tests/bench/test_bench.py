@@ -108,7 +108,7 @@ def test_the_command_prints_text_or_json(capsys):
     assert command.main(["--only", "rows", "--seconds", "0"]) == 0
     assert "rows: normalizers against torch.softmax" in capsys.readouterr().out
     assert command.main(["--only", "rows", "--seconds", "0", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["results"]) == 12
+    assert len(json.loads(capsys.readouterr().out)["results"]) == 14
 
 
 @pytest.mark.usefixtures("tiny")
