@@ -88,7 +88,12 @@ def test_heads_may_share_keys_and_values(backend, shared):
         ((True,), {}, TypeError, "attn_mask must be a Tensor or None, not bool"),
         ((), {"normalizer": 3}, TypeError, "normalizer must be a name"),
         ((), {"normalizer": "evsotfmax"}, ValueError, "did you mean evsoftmax"),
-        ((), {"backend": "way"}, ValueError, "backend must be one of auto, fused, flex, explicit"),
+        (
+            (),
+            {"backend": "way"},
+            ValueError,
+            "backend must be one of auto, fused, flex, blocks, explicit",
+        ),
         ((), {"enable_gqa": True}, ValueError, "a multiple of those of key and value"),
     ],
 )
