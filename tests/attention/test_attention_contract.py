@@ -92,7 +92,7 @@ def test_heads_may_share_keys_and_values(backend, shared):
             (),
             {"backend": "way"},
             ValueError,
-            "backend must be one of auto, fused, flex, blocks, explicit",
+            "backend must be one of auto, fused, flex, blocks",
         ),
         ((), {"enable_gqa": True}, ValueError, "a multiple of those of key and value"),
     ],
