@@ -6,6 +6,7 @@ import torch
 
 from onmt_evsoftmax import kernels
 from onmt_evsoftmax.attention.call import Call, Choice
+from onmt_evsoftmax.kernels.triton import serving
 from onmt_evsoftmax.normalizers.registry import own_records
 
 
@@ -47,11 +48,14 @@ def of_bias(call: Call) -> str | None:
     return "the bias needs a gradient, which is as large as the attention matrix"
 
 
-def of_mask(call: Call) -> str | None:
-    """FlexAttention knows which keys take part, the same for every query, and causality."""
-    if call.mask is None or call.key_mask is not None:
-        return None
-    return "the mask differs between queries, or is a bias"
+def of_gpu(call: Call) -> str | None:
+    """Triton, a GPU that it multiplies matrices on, and a tile for heads of this size."""
+    if kernels.chosen() == "torch":
+        return "ONMT_EVSOFTMAX_BACKEND is torch"
+    record = call.choice.record
+    assert record is not None
+    assert record.attention_kernel is not None
+    return serving.attention_blocker(record.attention_kernel, call.query, call.value)
 
 
 def of_transformation() -> str | None:

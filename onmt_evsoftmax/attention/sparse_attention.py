@@ -46,8 +46,8 @@ def sparse_attention(
     dropped follows from one number drawn from ``generator``, and is the same in every backend.
 
     ``normalizer`` is a name, a record, a Module, or any function (scores, mask, dim) →
-    probabilities. ``backend`` is one of ``auto``, ``fused``, ``flex`` and ``explicit``; one that
-    cannot compute a call says why.
+    probabilities. ``backend`` is one of ``auto``, ``fused`` (kernels for CPUs), ``triton`` (kernels
+    for GPUs) and ``explicit``; one that cannot compute a call says why.
 
     Under autocast the result has autocast's type, as torch's has, but scores and thresholds are
     computed from the tensors as they are given.

@@ -1,9 +1,10 @@
 """Fast versions of what the rest of the package defines, each falling back to that definition.
 
-The kernels are plain C, compiled when the package is installed if there is a compiler; without one,
-or with ``ONMT_EVSOFTMAX_BACKEND=torch``, torch computes everything. They serve tensors on the CPU.
-The functions here return None for what they do not serve: the caller then computes it itself.
-``README.md`` in this folder shows how a call travels.
+Kernels for CPUs are plain C, compiled when the package is installed if there is a compiler. Those
+for GPUs are written in Triton, which torch's CUDA builds bring along, and compiled when first used.
+Without them, or with ``ONMT_EVSOFTMAX_BACKEND=torch``, torch computes everything. The functions
+here return None for what they do not serve: the caller then computes it itself. ``README.md`` in
+this folder shows how a call travels.
 """
 
 from __future__ import annotations
@@ -17,16 +18,20 @@ from torch.autograd import forward_ad
 from onmt_evsoftmax.kernels import attention as fused
 from onmt_evsoftmax.kernels import library
 from onmt_evsoftmax.kernels import rows as operators
-from onmt_evsoftmax.kernels.library import BACKENDS, accepts, backend, using
+from onmt_evsoftmax.kernels.library import BACKENDS, backend, chosen, using
+from onmt_evsoftmax.kernels.triton import operators as triton_operators
+from onmt_evsoftmax.kernels.triton import serving
 
 __all__ = [
     "BACKENDS",
     "MAX_HEAD",
-    "accepts",
+    "ON_CPU",
+    "ON_GPU",
     "attention_backward",
     "attention_forward",
     "available",
     "backend",
+    "chosen",
     "exporting",
     "forward_mode",
     "rows_backward",
@@ -36,6 +41,9 @@ __all__ = [
     "transformed",
     "using",
 ]
+
+#: Where the operators are: ``torch.ops.…``.
+ON_CPU, ON_GPU = "onmt_evsoftmax", triton_operators.NAMESPACE
 
 #: The largest size of a head that the attention kernel is made (and tested) for.
 MAX_HEAD = 256
@@ -89,73 +97,118 @@ def transformed(tensor: Tensor) -> bool:
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def serves(tensor: Tensor) -> bool:
-    """Whether the row kernels take tensors of this type, on this device, now."""
+def serves(kernel: str, tensor: Tensor, parameter: Any = 0.0) -> bool:
+    """Whether there is a row kernel of that name for such tensors, on this device, now."""
+    if exporting() or tensor.layout is not torch.strided:
+        return False
+    return _on_cpu(kernel, tensor, parameter) or _on_gpu(kernel, tensor)
+
+
+def _on_cpu(kernel: str, tensor: Tensor, parameter: Any = 0.0) -> bool:
     return (
         tensor.is_cpu
         and library.active() is not None
         and tensor.dtype in operators.DTYPES
-        and tensor.layout is torch.strided
         and 0 < tensor.dim() <= operators.MAX_RANK
-        and not exporting()
+        and library.accepts(kernel, parameter)
+    )
+
+
+def _on_gpu(kernel: str, tensor: Tensor) -> bool:
+    return (
+        ((tensor.is_cuda and library.chosen() != "torch") or library.chosen() == "triton")
+        and serving.rows_blocker(kernel, tensor) is None
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     )
 
 
 def rows_forward(
-    normalizer: str,
+    kernel: str,
     scores: Tensor,
     mask: Tensor | None = None,
     dim: int = -1,
-    parameter: float = 0.0,
+    parameter: Any = 0.0,
     want_support: bool = True,
 ) -> tuple[Tensor, Tensor | None] | None:
-    """(p, support) of a normalizer of :data:`library.NORMALIZERS` along ``dim``.
+    """(p, support) of a normalizer along ``dim``.
 
     ``mask`` (True = takes part) has the rank of the scores, whole rows along ``dim``, and may
-    broadcast elsewhere. Computes half precision in float32, else in the type of the scores.
+    broadcast elsewhere. ``parameter`` is a number, or a tensor of the rank of the scores with one
+    for every row. Computes half precision in float32, else in the type of the scores.
     """
-    if not serves(scores) or not (parameter == 0.0 or accepts(normalizer, parameter)):
+    if not serves(kernel, scores, parameter):
         return None
     last = dim == -1 or dim == scores.dim() - 1
     if not last:
         scores = scores.movedim(dim, -1)
         mask = None if mask is None else mask.movedim(dim, -1)
-    if transformed(scores):
+    if not _on_cpu(kernel, scores, parameter):
+        number, alpha = parameter, None
+        if isinstance(parameter, Tensor):
+            number, alpha = 0.0, parameter.movedim(dim, -1)
+        p, support = torch.ops.onmt_evsoftmax_triton.rows_forward(
+            kernel, scores, mask, number, alpha, want_support
+        )
+        support = support if want_support else None
+    elif transformed(scores):
         p, support = torch.ops.onmt_evsoftmax.rows_forward(
-            normalizer, scores, mask, parameter, want_support
+            kernel, scores, mask, parameter, want_support
         )
         support = support if want_support else None
     else:
-        p, support = operators.rows_forward(normalizer, scores, mask, parameter, want_support)
+        p, support = operators.rows_forward(kernel, scores, mask, parameter, want_support)
     if last:
         return p, support
     return p.movedim(-1, dim), None if support is None else support.movedim(-1, dim)
 
 
-def rows_backward(normalizer: str, p: Tensor, grad: Tensor, dim: int = -1) -> Tensor | None:
-    """Gradient of the scores; None also where the result must be differentiable in turn."""
-    if not serves(p) or torch.is_grad_enabled() or forward_mode():
+def rows_backward(
+    kernel: str,
+    p: Tensor,
+    grad: Tensor,
+    dim: int = -1,
+    alpha: Tensor | None = None,
+    want_alpha: bool = False,
+) -> tuple[Tensor, Tensor | None] | None:
+    """Gradients of the scores and, if wanted, of every row's ``alpha``, for kernels that have one.
+
+    None also where the result must be differentiable in turn.
+    """
+    if torch.is_grad_enabled() or forward_mode() or not serves(kernel, p):
         return None
     last = dim == -1 or dim == p.dim() - 1
     if not last:
         p, grad = p.movedim(dim, -1), grad.movedim(dim, -1)
-    run = torch.ops.onmt_evsoftmax.rows_backward if transformed(grad) else operators.rows_backward
-    grad_scores = run(normalizer, p, grad if grad.dtype == p.dtype else grad.to(p.dtype))
-    return grad_scores if last else grad_scores.movedim(-1, dim)
+    of_alpha = None
+    if not _on_cpu(kernel, p):
+        if not _on_gpu(kernel, grad):
+            return None
+        grad_scores, found = torch.ops.onmt_evsoftmax_triton.rows_backward(
+            kernel, p, grad, None if alpha is None else alpha.movedim(dim, -1), want_alpha
+        )
+        of_alpha = found.movedim(-1, dim) if want_alpha else None
+    else:
+        plain = not transformed(grad)
+        run = operators.rows_backward if plain else torch.ops.onmt_evsoftmax.rows_backward
+        grad_scores = run(kernel, p, grad if grad.dtype == p.dtype else grad.to(p.dtype))
+    return grad_scores if last else grad_scores.movedim(-1, dim), of_alpha
 
 
 # --- attention ------------------------------------------------------------------------------------
 
 
-def attention_forward(normalizer: str, query: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Attention on the CPU; see :func:`fused.attention_forward`."""
-    if transformed(query):
-        return torch.ops.onmt_evsoftmax.attention_forward(normalizer, query, *rest)
-    return fused.attention_forward(normalizer, query, *rest)
+def attention_forward(namespace: str, kernel: str, query: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """(out, what the backward pass needs); see :func:`fused.attention_forward`.
+
+    ``namespace`` is that of the operators: :data:`ON_CPU` or :data:`ON_GPU`.
+    """
+    if namespace == ON_CPU and not transformed(query):
+        return fused.attention_forward(kernel, query, *rest)
+    return getattr(torch.ops, namespace).attention_forward(kernel, query, *rest)
 
 
-def attention_backward(grad: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+def attention_backward(namespace: str, grad: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of query, key and value; see :func:`fused.attention_backward`."""
-    if transformed(grad):
-        return torch.ops.onmt_evsoftmax.attention_backward(grad, *rest)
-    return fused.attention_backward(grad, *rest)
+    if namespace == ON_CPU and not transformed(grad):
+        return fused.attention_backward(grad, *rest)
+    return getattr(torch.ops, namespace).attention_backward(grad, *rest)

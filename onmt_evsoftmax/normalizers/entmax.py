@@ -25,11 +25,19 @@ NEWTON_PASSES, MOST_PASSES = 10, 120
 #: Halvings of the interval, where the number of passes must be fixed.
 BISECTIONS = 26
 
-_KERNELS = {2.0: "sparsemax", 1.5: "entmax15"}
+#: Row kernels that are made for one alpha, and the one that takes any, one per row.
+_KERNELS, _ANY = {2.0: "sparsemax", 1.5: "entmax15"}, "entmax"
 
 
-def _kernel(alpha: float | Tensor) -> str | None:
-    return None if isinstance(alpha, Tensor) else _KERNELS.get(alpha)
+def _kernel(alpha: float | Tensor) -> str:
+    return _ANY if isinstance(alpha, Tensor) else _KERNELS.get(alpha, _ANY)
+
+
+def _per_row(alpha: float | Tensor, rows: Tensor) -> Tensor:
+    """alpha as a tensor of the rank of ``rows``, which broadcasts over them."""
+    if isinstance(alpha, Tensor):
+        return alpha
+    return rows.new_full((1,) * rows.dim(), alpha, dtype=masked.widen(rows).dtype)
 
 
 @masked.both_ways
@@ -41,8 +49,9 @@ class EntmaxFunction(torch.autograd.Function):
         scores: Tensor, alpha: float | Tensor, mask: Tensor | None, dim: int, want_support: bool
     ) -> tuple[Tensor, Tensor | None]:
         kernel = _kernel(alpha)
-        if kernel is not None:
-            fast = kernels.rows_forward(kernel, scores, mask, dim, 0.0, want_support)
+        if kernels.serves(kernel, scores):
+            parameter = _per_row(alpha, scores) if kernel == _ANY else 0.0
+            fast = kernels.rows_forward(kernel, scores, mask, dim, parameter, want_support)
             if fast is not None:
                 return fast
         hidden = masked.find_hidden(scores, mask)
@@ -73,14 +82,17 @@ class EntmaxFunction(torch.autograd.Function):
         p, *learned = ctx.saved_tensors
         alpha = learned[0] if learned else ctx.alpha
         grad, dim = grads[0], ctx.dim
+        want_alpha = bool(learned) and ctx.needs_input_grad[1]
         kernel = _kernel(alpha)
-        fast = None if kernel is None else kernels.rows_backward(kernel, p, grad, dim)
-        if fast is not None:
-            return fast, None, None, None, None
+        if kernels.serves(kernel, p):
+            rows_alpha = _per_row(alpha, p) if kernel == _ANY else None
+            fast = kernels.rows_backward(kernel, p, grad, dim, rows_alpha, want_alpha)
+            if fast is not None:
+                return *fast, None, None, None
         slope = _slope(p, alpha)
         grad_scores = torch.where(p.isnan(), p, masked.along_simplex(slope, grad, dim))
         grad_alpha = None
-        if learned and ctx.needs_input_grad[1]:
+        if want_alpha:
             grad_alpha = (grad * _along_alpha(p, slope, alpha, dim)).sum(dim, keepdim=True)
         return grad_scores, grad_alpha, None, None, None
 
@@ -369,6 +381,7 @@ ENTMAX = Normalizer(
     colour="#0072b2",
     formula="p = (1 + (α − 1)(v − λ))₊^(1 / (α − 1))",
     order=50,
+    row_kernel="entmax",
 )
 
 RECORDS = (

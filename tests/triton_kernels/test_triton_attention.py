@@ -12,10 +12,11 @@ from attention_reference import reference
 from where import DEVICE, runs_kernels
 
 from onmt_evsoftmax.attention import dropout
+from onmt_evsoftmax.normalizers.registry import own_records
 
 pytestmark = [runs_kernels, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 
-NAMES = ["evsoftmax", "sparsemax", "entmax15"]
+NAMES = list(dict.fromkeys(r.attention_kernel for r in own_records() if r.attention_kernel))
 each = pytest.mark.parametrize("name", NAMES)
 
 
@@ -31,15 +32,14 @@ def run(name, query, key, value, mask=None, bias=None, grad=None, **options):
         attention_forward,
     )
 
-    seed = options.pop("seed", None)
     options.setdefault("scale", 1 / math.sqrt(query.size(-1)))
     options.setdefault("causal", False)
-    call = Options(name, **options)
-    tensors = on_device(query, key, value, mask, bias, seed)
-    out, rows = attention_forward(*tensors, call)
+    call = Options(**options)
+    tensors = on_device(query, key, value, mask, bias)
+    out, *rows = attention_forward(name, *tensors, call)
     if grad is None:
         return out.cpu(), None
-    grads = attention_backward(grad.to(DEVICE), *tensors, out, rows, call)
+    grads = attention_backward(grad.to(DEVICE), name, *tensors, out, *rows, call)
     return out.cpu(), [g.cpu() for g in grads]
 
 

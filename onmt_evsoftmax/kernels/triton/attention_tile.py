@@ -11,11 +11,6 @@ import triton.language as tl
 from onmt_evsoftmax.kernels.triton import interpreted
 from onmt_evsoftmax.kernels.triton.numerics import INFINITY, scramble
 
-#: Normalizers with an attention kernel, numbered as in :mod:`.rows_kernels`.
-EVSOFTMAX = tl.constexpr(0)
-SPARSEMAX = tl.constexpr(1)
-ENTMAX15 = tl.constexpr(2)
-
 #: What MASK may be: no mask, one for the keys, or one that differs between queries.
 UNMASKED = tl.constexpr(0)
 KEYS = tl.constexpr(1)
@@ -109,25 +104,6 @@ def masked_scores(
     if CAUSAL:
         seen = seen & (first_key + j <= first_query + i)
     return tl.where(seen, s, -INFINITY)
-
-
-@triton.jit
-def weights(s, top, bar, NORMALIZER: tl.constexpr):
-    """Unnormalised probabilities, and what a derivative needs of them: (w, v).
-
-    ``top`` is the largest score. For ev-softmax ``bar`` is the threshold, w = v = exp(s - top) from
-    there on. For the others it is c of :mod:`.rows_kernels`, and w is v or v².
-    """
-    if NORMALIZER == EVSOFTMAX:
-        kept = (s >= bar) & (s != -INFINITY)
-        v = tl.where(kept, tl.exp(s - top), 0.0)
-        return v, v
-    elif NORMALIZER == SPARSEMAX:
-        v = tl.maximum(1.0 + (s - top) * tl.div_rn(tl.full(bar.shape, 1.0, tl.float32), bar), 0.0)
-        return v, v
-    else:
-        v = tl.maximum(1.0 + (s - top) * tl.div_rn(tl.full(bar.shape, 0.5, tl.float32), bar), 0.0)
-        return v * v, v
 
 
 @triton.jit
