@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -211,7 +212,24 @@ def row_configurations() -> list[Configuration]:
     return found
 
 
-# --- the table of the documentation ---------------------------------------------------------------
+def configurations(capability: int) -> list[Configuration]:
+    """Everything that is shipped for a target."""
+    return attention_configurations(capability) + row_configurations()
+
+
+def in_ci(capability: int, one: Configuration) -> bool:
+    """Whether a configuration is compiled for every change: two targets, one normalizer of each
+    kind, the usual heads, float32 rows."""
+    sizes = ("64", "128") if one.dtype == "bf16" else ("64",)
+    if "rows" in one.kernel:
+        return capability in (80, 90) and one.dtype == "fp32"
+    return capability in (80, 90) and one.normalizer != "sparsemax" and one.size in sizes
+
+
+# --- the tables of the documentation --------------------------------------------------------------
+
+PAGE = Path(__file__).parents[2] / "docs" / "gpu.md"
+BEGIN, END = "<!-- {}: make gpu-tables -->\n", "<!-- end -->"
 
 
 def row_of(configuration: Configuration) -> tuple[str, ...]:
@@ -219,31 +237,40 @@ def row_of(configuration: Configuration) -> tuple[str, ...]:
     return (*configuration[:5], configuration.tile())
 
 
+def cell(one: Compiled) -> str:
+    """Registers, kilobytes of shared memory, and what is spilled, which should be nothing."""
+    spills = f", {one.spilled} bytes spilled" if one.spilled else ""
+    return f"{one.registers}, {one.shared / 1024:.0f} KB{spills}"
+
+
 def markdown(results: dict[tuple[str, ...], dict[int, Compiled]]) -> str:
-    """``results`` as a table: registers, and kilobytes of shared memory, on every target."""
+    """``results`` as a table, a column for every target."""
     head = ["kernel", "normalizer", "type", "head or row", "with", "tile"]
     head += [f"sm_{capability}" for capability in SHARED_MEMORY]
     lines = [head, ["---"] * len(head)]
     for row, found in results.items():
-        cells = []
-        for capability in SHARED_MEMORY:
-            if capability in found:
-                one = found[capability]
-                spills = f", {one.spilled} bytes spilled" if one.spilled else ""
-                cells.append(f"{one.registers}, {one.shared / 1024:.0f} KB{spills}")
-            else:
-                cells.append("–")
-        lines.append([*row, *cells])
+        lines.append([*row, *(cell(found[c]) if c in found else "–" for c in SHARED_MEMORY)])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def replaced(text: str, name: str, table: str) -> str:
+    """The page with another table of that name."""
+    before, rest = text.split(BEGIN.format(name))
+    return before + BEGIN.format(name) + "\n" + table + "\n\n" + END + rest.split(END, 1)[1]
+
+
 def main() -> None:
-    """Compile everything for every target and print the table for ``docs/gpu.md``."""
+    """Compile everything for every target, and write the tables of ``docs/gpu.md``."""
+    from onmt_evsoftmax.kernels.triton import cost
+
     results: dict[tuple[str, ...], dict[int, Compiled]] = {}
     for capability in SHARED_MEMORY:
-        for one in attention_configurations(capability) + row_configurations():
-            results.setdefault(row_of(one), {})[capability] = compile_for(one.launch, capability)
-    print(markdown(results))
+        for one in configurations(capability):
+            found = compile_for(one.launch, capability)
+            print(f"sm_{capability}", *row_of(one), cell(found), sep=" | ", flush=True)
+            results.setdefault(row_of(one), {})[capability] = found
+    text = replaced(PAGE.read_text(encoding="utf-8"), "registers", markdown(results))
+    PAGE.write_text(replaced(text, "predictions", cost.markdown()), encoding="utf-8")
 
 
 if __name__ == "__main__":
