@@ -99,8 +99,6 @@ def transformed(tensor: Tensor) -> bool:
 
 def serves(kernel: str, tensor: Tensor, parameter: Any = 0.0) -> bool:
     """Whether there is a row kernel of that name for such tensors, on this device, now."""
-    if exporting() or tensor.layout is not torch.strided:
-        return False
     return _on_cpu(kernel, tensor, parameter) or _on_gpu(kernel, tensor)
 
 
@@ -109,15 +107,19 @@ def _on_cpu(kernel: str, tensor: Tensor, parameter: Any = 0.0) -> bool:
         tensor.is_cpu
         and library.active() is not None
         and tensor.dtype in operators.DTYPES
+        and tensor.layout is torch.strided
         and 0 < tensor.dim() <= operators.MAX_RANK
+        and not exporting()
         and library.accepts(kernel, parameter)
     )
 
 
 def _on_gpu(kernel: str, tensor: Tensor) -> bool:
+    chosen = library.chosen()
     return (
-        ((tensor.is_cuda and library.chosen() != "torch") or library.chosen() == "triton")
+        (chosen == "triton" or (tensor.is_cuda and chosen != "torch"))
         and serving.rows_blocker(kernel, tensor) is None
+        and not exporting()
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     )
 
@@ -136,13 +138,14 @@ def rows_forward(
     broadcast elsewhere. ``parameter`` is a number, or a tensor of the rank of the scores with one
     for every row. Computes half precision in float32, else in the type of the scores.
     """
-    if not serves(kernel, scores, parameter):
+    on_cpu = _on_cpu(kernel, scores, parameter)
+    if not (on_cpu or _on_gpu(kernel, scores)):
         return None
     last = dim == -1 or dim == scores.dim() - 1
     if not last:
         scores = scores.movedim(dim, -1)
         mask = None if mask is None else mask.movedim(dim, -1)
-    if not _on_cpu(kernel, scores, parameter):
+    if not on_cpu:
         number, alpha = parameter, None
         if isinstance(parameter, Tensor):
             number, alpha = 0.0, parameter.movedim(dim, -1)
@@ -174,15 +177,16 @@ def rows_backward(
 
     None also where the result must be differentiable in turn.
     """
-    if torch.is_grad_enabled() or forward_mode() or not serves(kernel, p):
+    if torch.is_grad_enabled() or forward_mode():
+        return None
+    on_cpu = _on_cpu(kernel, p)
+    if not (on_cpu or (_on_gpu(kernel, p) and _on_gpu(kernel, grad))):
         return None
     last = dim == -1 or dim == p.dim() - 1
     if not last:
         p, grad = p.movedim(dim, -1), grad.movedim(dim, -1)
     of_alpha = None
-    if not _on_cpu(kernel, p):
-        if not _on_gpu(kernel, grad):
-            return None
+    if not on_cpu:
         grad_scores, found = torch.ops.onmt_evsoftmax_triton.rows_backward(
             kernel, p, grad, None if alpha is None else alpha.movedim(dim, -1), want_alpha
         )

@@ -49,11 +49,11 @@ class EntmaxFunction(torch.autograd.Function):
         scores: Tensor, alpha: float | Tensor, mask: Tensor | None, dim: int, want_support: bool
     ) -> tuple[Tensor, Tensor | None]:
         kernel = _kernel(alpha)
-        if kernels.serves(kernel, scores):
-            parameter = _per_row(alpha, scores) if kernel == _ANY else 0.0
-            fast = kernels.rows_forward(kernel, scores, mask, dim, parameter, want_support)
-            if fast is not None:
-                return fast
+        chosen = kernel == _ANY and kernels.serves(kernel, scores)
+        parameter = _per_row(alpha, scores) if chosen else 0.0
+        fast = kernels.rows_forward(kernel, scores, mask, dim, parameter, want_support)
+        if fast is not None:
+            return fast
         hidden = masked.find_hidden(scores, mask)
         shifted = masked.shift(scores, hidden, dim)
         sound = shifted.detach().amax(dim, keepdim=True) == 0.0  # else: empty, nan or +inf
@@ -84,11 +84,11 @@ class EntmaxFunction(torch.autograd.Function):
         grad, dim = grads[0], ctx.dim
         want_alpha = bool(learned) and ctx.needs_input_grad[1]
         kernel = _kernel(alpha)
-        if kernels.serves(kernel, p):
-            rows_alpha = _per_row(alpha, p) if kernel == _ANY else None
-            fast = kernels.rows_backward(kernel, p, grad, dim, rows_alpha, want_alpha)
-            if fast is not None:
-                return *fast, None, None, None
+        chosen = kernel == _ANY and kernels.serves(kernel, p)
+        rows_alpha = _per_row(alpha, p) if chosen else None
+        fast = kernels.rows_backward(kernel, p, grad, dim, rows_alpha, want_alpha)
+        if fast is not None:
+            return *fast, None, None, None
         slope = _slope(p, alpha)
         grad_scores = torch.where(p.isnan(), p, masked.along_simplex(slope, grad, dim))
         grad_alpha = None

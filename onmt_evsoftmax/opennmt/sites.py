@@ -20,7 +20,7 @@ import onmt_evsoftmax
 from onmt_evsoftmax import kernels
 from onmt_evsoftmax.attention import fusion_blocker
 from onmt_evsoftmax.kernels import triton
-from onmt_evsoftmax.kernels.triton.normalizers import exists
+from onmt_evsoftmax.kernels.triton.normalizers import NAMES
 from onmt_evsoftmax.opennmt import versions
 from onmt_evsoftmax.opennmt.modules import (
     ALWAYS,
@@ -138,7 +138,7 @@ def row_backends(kernel: str | None) -> list[str]:
 
 def on_gpu(kernel: str | None) -> str:
     """What computes a row kernel on a GPU."""
-    if kernel is None or not exists(kernel) or kernels.chosen() == "torch":
+    if kernel is None or kernel not in NAMES or kernels.chosen() == "torch":
         return "torch"
     return "Triton kernels" if triton.available() else "torch (Triton is not installed)"
 

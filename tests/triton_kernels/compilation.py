@@ -21,7 +21,7 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from onmt_evsoftmax.kernels.triton import attention, rows
-from onmt_evsoftmax.kernels.triton.normalizers import load, names
+from onmt_evsoftmax.kernels.triton.normalizers import NAMES, load
 from onmt_evsoftmax.kernels.triton.rows import longest_tile
 from onmt_evsoftmax.kernels.triton.tiles import largest_head
 
@@ -178,7 +178,7 @@ def attention_configurations(capability: int) -> list[Configuration]:
     threshold; the others' are shorter.
     """
     found = []
-    attending = [name for name in names() if load(name).attention_weights is not None]
+    attending = [name for name in NAMES if load(name).attention_weights is not None]
     for dtype, heads in HEADS.items():
         for head in heads:
             if head > largest_head(float32=dtype == torch.float32, capability=capability // 10):
@@ -203,7 +203,7 @@ def row_configurations() -> list[Configuration]:
     """
     found = []
     for dtype in (torch.float32, torch.float64):
-        for normalizer in names():
+        for normalizer in NAMES:
             for columns in (64, longest_tile(load(normalizer), dtype == torch.float64), 256000):
                 found += [
                     Configuration(name, normalizer, TYPES[dtype], str(columns), "mask", launch)

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from where import DEVICE, runs_kernels
 
 from onmt_evsoftmax.kernels.triton import available, interpreted
-from onmt_evsoftmax.kernels.triton.normalizers import load, names
+from onmt_evsoftmax.kernels.triton.normalizers import NAMES, load
 from onmt_evsoftmax.normalizers.registry import own_records
 
 ROWS, ATTENTION = (
@@ -28,7 +28,7 @@ def attention(query, key, value, normalizer="evsoftmax"):
 
 
 @runs_kernels
-@pytest.mark.parametrize("normalizer", names())
+@pytest.mark.parametrize("normalizer", NAMES)
 def test_rows_pass_torchs_own_check(normalizer):
     scores = random(3, 5, 20).to(DEVICE).requires_grad_()
     mask = random(1, 5, 20, seed=1).to(DEVICE) > -1
@@ -118,7 +118,7 @@ def test_operators_refuse_what_a_kernel_would_misread():
 @pytest.mark.skipif(not available(), reason="needs Triton (make test-triton)")
 def test_every_attention_kernel_that_a_record_names_is_there():
     assert all(load(name).attention_weights is not None for name in ATTENTION)
-    assert set(ROWS) <= set(names())
+    assert set(ROWS) <= set(NAMES)
 
 
 def test_what_cannot_be_served_is_said():

@@ -226,7 +226,7 @@ def _range(pair: tuple[float, float]) -> str:
 def kernels_of(field: str) -> list[str]:
     """The Triton kernels that our records name, ``row_kernel`` or ``attention_kernel``."""
     named = (getattr(record, field) for record in own_records())
-    return [name for name in dict.fromkeys(named) if name and normalizers.exists(name)]
+    return [name for name in dict.fromkeys(named) if name and name in normalizers.NAMES]
 
 
 def row_table() -> list[list[str]]:

@@ -21,7 +21,7 @@ def device_blocker(tensor: Tensor) -> str | None:
 
 def rows_blocker(kernel: str, scores: Tensor) -> str | None:
     """Why the row kernels cannot serve this call, or None."""
-    if not normalizers.exists(kernel):
+    if kernel not in normalizers.NAMES:
         return f"{kernel} has no Triton kernel"
     if scores.dtype not in ROW_DTYPES or scores.dim() == 0 or scores.layout is not torch.strided:
         return f"the Triton kernels do not take {scores.dtype} in {scores.dim()} dimensions"
@@ -30,7 +30,7 @@ def rows_blocker(kernel: str, scores: Tensor) -> str | None:
 
 def attention_blocker(kernel: str, query: Tensor, value: Tensor) -> str | None:
     """Why the attention kernels cannot serve this call, or None."""
-    if not normalizers.exists(kernel):
+    if kernel not in normalizers.NAMES:
         return f"{kernel} has no Triton kernel"
     if query.dtype not in ATTENTION_DTYPES:
         return f"the Triton kernels compute in float32, and query is {query.dtype}"

@@ -68,22 +68,14 @@ class Kernel(NamedTuple):
         return self.threshold is None and self.gap is None
 
 
-def names() -> list[str]:
-    """Every normalizer that has a file here."""
-    found = (module.name for module in pkgutil.iter_modules(__path__))
-    return sorted(name for name in found if not name.startswith("_"))
-
-
-@functools.cache
-def exists(name: str) -> bool:
-    """Whether there is a file of that name; Triton is not imported."""
-    return name in names()
+#: Every normalizer that has a file here.
+NAMES = tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
 
 
 @functools.cache
 def load(name: str) -> Kernel:
     """Its functions; this imports Triton."""
-    if not exists(name):
-        raise ValueError(f"normalizer must be one of {', '.join(names())}, not {name!r}")
+    if name not in NAMES:
+        raise ValueError(f"normalizer must be one of {', '.join(NAMES)}, not {name!r}")
     kernel: Kernel = importlib.import_module(f"{__name__}.{name}").KERNEL
     return kernel
