@@ -120,6 +120,14 @@ def _on_gpu(kernel: str, tensor: Tensor) -> bool:
         (chosen == "triton" or (tensor.is_cuda and chosen != "torch"))
         and serving.rows_blocker(kernel, tensor) is None
         and not exporting()
+        and _plain(tensor)
+    )
+
+
+def _plain(tensor: Tensor) -> bool:
+    """Neither sparse nor wrapped by ``torch.func``, for which the GPU's operators have no rules."""
+    return torch.compiler.is_compiling() or (
+        tensor.layout is torch.strided
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     )
 
@@ -180,7 +188,7 @@ def rows_backward(
     if torch.is_grad_enabled() or forward_mode():
         return None
     on_cpu = _on_cpu(kernel, p)
-    if not (on_cpu or (_on_gpu(kernel, p) and _on_gpu(kernel, grad))):
+    if not (on_cpu or (_on_gpu(kernel, p) and _plain(grad))):
         return None
     last = dim == -1 or dim == p.dim() - 1
     if not last:

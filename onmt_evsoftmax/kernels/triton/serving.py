@@ -23,7 +23,7 @@ def rows_blocker(kernel: str, scores: Tensor) -> str | None:
     """Why the row kernels cannot serve this call, or None."""
     if kernel not in normalizers.NAMES:
         return f"{kernel} has no Triton kernel"
-    if scores.dtype not in ROW_DTYPES or scores.dim() == 0 or scores.layout is not torch.strided:
+    if scores.dtype not in ROW_DTYPES or scores.dim() == 0:
         return f"the Triton kernels do not take {scores.dtype} in {scores.dim()} dimensions"
     return device_blocker(scores)
 
