@@ -8,6 +8,8 @@ VENV35 ?= .venv35
 STAMP35 := $(VENV35)/.installed
 VENV_TRITON ?= .venv-triton
 STAMP_TRITON := $(VENV_TRITON)/.installed
+VENV_TRANSFORMERS ?= .venv-transformers$(addprefix -,$(TRANSFORMERS))
+STAMP_TRANSFORMERS := $(VENV_TRANSFORMERS)/.installed
 
 .DEFAULT_GOAL := help
 
@@ -64,11 +66,15 @@ test-sanitize: $(STAMP)  ## the kernels' tests, compiled with address and undefi
 test-fallback: $(STAMP)  ## install without a compiler, then the tests of what depends on the backend
 	tests/fallback.sh $(VENV) -n 2 --dist worksteal
 
-# Triton is large, so it has an environment of its own, which borrows everything else from .venv.
-$(STAMP_TRITON): $(STAMP) constraints.txt
-	$(BIN)/python -m venv --without-pip $(VENV_TRITON)
+# An environment of its own for what is large or optional; everything else is borrowed from .venv.
+define borrow
+	$(BIN)/python -m venv --without-pip $(1)
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib")); print("$(CURDIR)")' \
-	  > $$($(VENV_TRITON)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/borrowed.pth
+	  > $$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/borrowed.pth
+endef
+
+$(STAMP_TRITON): $(STAMP) constraints.txt
+	$(call borrow,$(VENV_TRITON))
 	$(BIN)/python -m pip --python $(VENV_TRITON)/bin/python install --quiet --no-deps -c constraints.txt triton
 	touch $@
 
@@ -85,6 +91,18 @@ test-triton-all: $(STAMP_TRITON)  ## every shipped configuration of the GPU kern
 .PHONY: gpu-tables
 gpu-tables: $(STAMP_TRITON)  ## write the tables of docs/gpu.md again: compile everything, compute the predictions
 	$(VENV_TRITON)/bin/python tests/triton_kernels/compilation.py
+
+# Another version than the pinned one, as 5.0.0, brings its own versions of what it needs.
+$(STAMP_TRANSFORMERS): $(STAMP) constraints.txt
+	$(call borrow,$(VENV_TRANSFORMERS))
+	sed '$(if $(TRANSFORMERS),/^# Only for .make test-transformers/q)' constraints.txt > $(VENV_TRANSFORMERS)/versions.txt
+	$(BIN)/python -m pip --python $(VENV_TRANSFORMERS)/bin/python install --quiet \
+	  -c $(VENV_TRANSFORMERS)/versions.txt transformers$(addprefix ==,$(TRANSFORMERS)) accelerate
+	touch $@
+
+.PHONY: test-transformers
+test-transformers: $(STAMP_TRANSFORMERS)  ## the transformers front end; TRANSFORMERS=5.0.0 is the oldest version
+	$(VENV_TRANSFORMERS)/bin/python -m pytest -n 2 --dist worksteal tests/transformers_models
 
 .PHONY: test-gpu
 test-gpu:  ## the GPU kernels' values on this machine's GPU, with a PYTHON that has a CUDA torch and the package
@@ -110,4 +128,4 @@ properties: $(STAMP)  ## check every cell of the paper's Table 1 by numerical se
 
 .PHONY: clean
 clean:  ## remove what was built, but not results under runs/
-	rm -rf $(VENV) $(VENV35) $(VENV_TRITON) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV35) $(VENV_TRITON) .venv-transformers* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -75,6 +75,9 @@ EXTRAS = {
         # the kernels for GPUs; torch's CUDA builds bring it along
         "triton>=3.5.1; platform_system == 'Linux'",
     ],
+    "transformers": [
+        "transformers>=5",  # Hugging Face's models, with any normalizer as attn_implementation
+    ],
     "dev": [
         "filelock>=3",  # tests on both cores share trained models
         "hypothesis>=6.100",  # property tests of the mathematics

@@ -22,6 +22,7 @@ SECTIONS = {
             "trace.trace_attention",
             "write a model's attention to a file, per sentence",
         ),
+        "import": ("trace.import_attention", "make a trace of arrays that another toolkit wrote"),
         "count": ("attended.count_attended", "count attended tokens, density, entropy, alignment"),
         "plot": ("plot.plot_attention", "draw heatmaps and bars, or make a page to explore"),
     },

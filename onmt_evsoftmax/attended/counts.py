@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from onmt_evsoftmax.attended.moments import Array, RowMeans
 from onmt_evsoftmax.trace import KINDS, Grid, Header, Record, grid
+from onmt_evsoftmax.trace.derived import DERIVED, rollout_kinds
 
 #: Upper ends of the bins; the last one is open.
 LENGTHS = (10, 20, 30, 40, 50, 75, 100)
@@ -129,6 +130,15 @@ class Counts:
             for kind, about in header.kinds.items()
             if kind in kinds
         }
+        #: Derived row → kind → its counts, one head per layer.
+        self.derived = {
+            name: {
+                kind: KindCounts(counts.layers, 1)
+                for kind, counts in self.kinds.items()
+                if name != "rollout" or kind in rollout_kinds(header.kinds)
+            }
+            for name in DERIVED
+        }
 
     def add(self, record: Record) -> None:
         """Count one sentence; an empty one is only counted as such."""
@@ -138,9 +148,12 @@ class Counts:
             return
         side = record.source if record.source.tokens else record.target
         length = len(side) - sum(side.special) if self.level == "subword" else side.word_count
-        for kind, counts in self.kinds.items():
-            view = grid(record, kind, self.level, self.header.subwords)
-            counts.add(view, max(length, 1), self.specials)
+        made = [(record, self.kinds)]
+        made += [(derive(record), self.derived[name]) for name, derive in DERIVED.items()]
+        for source, kinds in made:
+            for kind, counts in kinds.items():
+                view = grid(source, kind, self.level, self.header.subwords)
+                counts.add(view, max(length, 1), self.specials)
 
 
 def entropy(weights: Array) -> Array:

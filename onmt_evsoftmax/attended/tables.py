@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.report.statistics import Mean, number
 from onmt_evsoftmax.report.table import Table, as_json
 
-TABLES = ("kind", "layer", "head", "length", "position", "paper")
+TABLES = ("kind", "layer", "head", "length", "position", "derived", "paper")
 _COLUMNS = ("attended", "sd", "available", "density", "entropy", "diversity")
 #: The count of the paper's Table 3: the first head of the last layer of context attention.
 PAPER = "last layer, first head (the paper's)"
@@ -44,6 +45,7 @@ class Report:
             "head": self._by_head,
             "length": lambda: self._by_group("length"),
             "position": lambda: self._by_group("position"),
+            "derived": self._derived,
             "paper": self._paper,
         }
         tables = [makers[name]() for name in TABLES if name in by]
@@ -110,6 +112,18 @@ class Report:
                 rows.append([entry.name, kind, name, *_cells(counts, group=group)])
         label = "source length" if by == "length" else "position of the row"
         return self._table(f"Attended tokens by {label}, all layers and heads", [label], rows)
+
+    def _derived(self) -> Table:
+        rows = [
+            [entry.name, kind, name, str(layer + 1), *_cells(counts, layer)]
+            for entry in self.entries
+            for name, kinds in entry.counts.derived.items()
+            for kind, counts in kinds.items()
+            for layer in range(counts.layers)
+        ]
+        table = self._table("Attended tokens of derived rows", ["row", "layer"], rows)
+        note = "rollout: attention through all layers up to this one (Abnar and Zuidema, 2020)"
+        return dataclasses.replace(table, notes=[*table.notes, note])
 
     def _paper(self) -> Table:
         """The last row of the paper's translation table: one column per trace."""
@@ -208,7 +222,14 @@ def _entry_json(entry: Entry) -> dict[str, Any]:
             "paper": "context attention, last layer, first head (head 0), over real tokens only",
         },
         "kinds": {
-            kind: _kind_json(one, header.kinds[kind].normalizer, header.kinds[kind].alphas)
+            kind: {
+                **_kind_json(one, header.kinds[kind].normalizer, header.kinds[kind].alphas),
+                "derived": {
+                    name: [_layer_json(kinds[kind], layer) for layer in range(one.layers)]
+                    for name, kinds in counts.derived.items()
+                    if kind in kinds
+                },
+            }
             for kind, one in counts.kinds.items()
         },
     }
@@ -225,6 +246,11 @@ def _entry_json(entry: Entry) -> dict[str, Any]:
         }
         result["definitions"]["alignment"] = "[layer][head]; the last column is the mean of heads"
     return result
+
+
+def _layer_json(counts: KindCounts, layer: int) -> dict[str, Any]:
+    measures = {name: m.summary(layer).json() for name, m in counts.measures.items()}
+    return {"layer": layer + 1, **measures}
 
 
 def _kind_json(

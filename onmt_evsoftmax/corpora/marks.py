@@ -1,8 +1,9 @@
-"""The marks of subwords, known here and nowhere else: ``@@``, ``▁`` and ``￭``."""
+"""The marks of subwords, known here and nowhere else: ``@@``, ``▁``, ``￭``, ``##`` and ``Ġ``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 #: What the model adds around a text. Such a token belongs to no word.
@@ -16,6 +17,8 @@ JOINER = "￭"  # OpenNMT Tokenizer: glue to the neighbour on this side
 CASE_MARK = "｟mrk_"  # OpenNMT Tokenizer: a case mark, which belongs to the word that follows
 CONTINUES = "·"  # in figures: this token continues the word before it
 SCHEMES = ("sentencepiece", "bpe", "joiner", "none")
+PIECE = "##"  # WordPiece: continues the word before
+BYTE_SPACE = "Ġ"  # byte-level BPE: the byte of a space, which opens a word
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,12 @@ def detect_scheme(vocabulary: Iterable[str]) -> str:
     return max(counts, key=lambda scheme: counts[scheme]) if any(counts.values()) else "none"
 
 
-def group(tokens: Sequence[str], scheme: str) -> Tokens:
-    """Give every token its word; ``scheme`` is one of SCHEMES."""
+def group(tokens: Sequence[str], scheme: str, special: Collection[str] = SPECIAL_TOKENS) -> Tokens:
+    """Give every token its word; ``scheme`` is one of SCHEMES, ``special`` belong to no word."""
     words: list[int] = []
     current, glued = NO_WORD, False
     for token in tokens:
-        if token in SPECIAL_TOKENS:
+        if token in special:
             words.append(NO_WORD)
             glued = False
             continue
@@ -131,6 +134,49 @@ def undo_subwords(lines: Sequence[str]) -> list[str]:
 def looks_split(lines: Sequence[str]) -> bool:
     """Whether many lines have the marks of subwords."""
     return _share(SPACE in line or f"{JOIN} " in line for line in lines if line) > 0.1
+
+
+def foreign_style(vocabulary: Collection[str]) -> str | None:
+    """``wordpiece`` (``play ##ing``) or ``bytes`` (``Ġplay ing``), if the tokens are of those."""
+    marks = {"wordpiece": PIECE, "bytes": BYTE_SPACE}
+    counts = {style: sum(t.startswith(m) for t in vocabulary) for style, m in marks.items()}
+    style = max(counts, key=lambda name: counts[name])
+    ours = sum(t.startswith(SPACE) or t.endswith(JOIN) or JOINER in t for t in vocabulary)
+    return style if counts[style] > ours else None
+
+
+def as_sentencepiece(tokens: Sequence[str], style: str, special: Collection[str]) -> list[str]:
+    """Tokens of a foreign style as ``▁play ing``; ``special`` ones stay as they are.
+
+    Bytes that are no whole letter become ``�``.
+    """
+    result, first = [], True
+    for token in tokens:
+        if token not in special:
+            if style == "wordpiece":
+                token = token.removeprefix(PIECE) if token.startswith(PIECE) else SPACE + token
+            else:
+                token = _from_bytes(token).replace(" ", SPACE)
+                if first and not token.startswith(SPACE):  # a line starts with a word
+                    token = SPACE + token
+            first = False
+        result.append(token)
+    return result
+
+
+def _from_bytes(token: str) -> str:
+    """What a token of byte-level BPE stands for: every letter is one byte, printable ones as is."""
+    letters = _byte_letters()
+    if any(letter not in letters for letter in token):
+        return token
+    return bytes(letters[letter] for letter in token).decode(errors="replace")
+
+
+@functools.cache
+def _byte_letters() -> dict[str, int]:
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    rest = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): b for n, b in enumerate(rest)}
 
 
 def _share(flags: Iterable[bool]) -> float:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from onmt_evsoftmax.corpora.marks import SPECIAL_TOKENS
 from onmt_evsoftmax.opennmt.generator import outputs_of
 from onmt_evsoftmax.opennmt.recording import AttentionRecord, record_attention
 from onmt_evsoftmax.opennmt.settings import KINDS, Settings
@@ -102,6 +103,13 @@ class LoadedModel:
 
     #: The token that ends a target.
     end = "</s>"
+    #: A model of OpenNMT-py always has a target, and its texts are split before.
+    is_encoder = False
+    special = SPECIAL_TOKENS
+
+    def split(self, line: str, side: str) -> list[str]:
+        """The text is in the model's subwords already."""
+        return line.split()
 
     @property
     def start(self) -> str:

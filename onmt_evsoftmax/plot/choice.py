@@ -1,25 +1,26 @@
-"""Which layers, heads and sentences the user means: ``1,3-5,last``, ``all``, ``mean``."""
+"""Which layers, heads, sentences the user means: ``1,3-5,last``, ``all``, ``mean``, ``rollout``."""
 
 from __future__ import annotations
 
 from onmt_evsoftmax.report.console import UserError
 
-#: Stands for the mean over heads.
-MEAN = -1
+#: Rows derived from all heads of a layer, beside the numbers of heads.
+MEAN, ROLLOUT = -1, -2
+_DERIVED = {"mean": MEAN, "rollout": ROLLOUT}
 
 
-def parse(text: str, count: int, option: str, mean: bool = False) -> list[int]:
-    """Numbers from 0, in the order given. ``text`` counts from 1; ``mean`` allows that word."""
+def parse(text: str, count: int, option: str, derived: bool = False) -> list[int]:
+    """Numbers from 0, in the order given. ``text`` counts from 1; ``derived``: mean and rollout."""
     chosen: list[int] = []
     for part in text.replace(" ", "").split(","):
         if part == "all":
             chosen += range(count)
         elif part == "last":
             chosen.append(count - 1)
-        elif part == "mean" and mean:
-            chosen.append(MEAN)
+        elif part in _DERIVED and derived:
+            chosen.append(_DERIVED[part])
         else:
-            chosen += _range(part, count, option, mean)
+            chosen += _range(part, count, option, derived)
     return list(dict.fromkeys(chosen))
 
 
@@ -31,13 +32,13 @@ def one(text: str, count: int, option: str) -> int:
     return chosen[0] + 1
 
 
-def _range(part: str, count: int, option: str, mean: bool) -> range:
+def _range(part: str, count: int, option: str, derived: bool) -> range:
     first, dash, last = part.partition("-")
     try:
         start = int(first)
         stop = (count if last in ("", "last") else int(last)) if dash else start
     except ValueError:
-        words = "all, last, mean" if mean else "all, last"
+        words = "all, last, mean, rollout" if derived else "all, last"
         raise UserError(
             f"{option} {part}: must be numbers such as 2 or 1,3-5, or one of {words}"
         ) from None

@@ -15,6 +15,7 @@ from onmt_evsoftmax.plot import bars, choice, panels
 from onmt_evsoftmax.report import style
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.trace import Grid, Record, Tokens, grid
+from onmt_evsoftmax.trace.derived import DERIVED
 from onmt_evsoftmax.trace.source import Source
 
 
@@ -47,20 +48,34 @@ def _view(source: Source, line: int, kind: str, level: str) -> tuple[Record, Gri
 
 
 def _heads(
-    view: Grid, options: Namespace
+    source: Source, record: Record, view: Grid, kind: str, options: Namespace
 ) -> list[tuple[str, NDArray[np.floating], NDArray[np.bool_]]]:
     """(name, weights, support) of every layer and head that was asked for."""
     layers, heads = view.weights.shape[:2]
     chosen = []
+    derived = {choice.MEAN: "mean of heads", choice.ROLLOUT: "rollout"}
+    wanted = choice.parse(options.head, heads, "--head", derived=True)
+    views = {
+        head: _derived(source, record, kind, derived[head], options.level)
+        for head in wanted
+        if head in derived
+    }
     for layer in choice.parse(options.layer, layers, "--layer"):
-        for head in choice.parse(options.head, heads, "--head", mean=True):
-            if head == choice.MEAN:
-                name = f"layer {layer + 1}, mean of heads"
-                chosen.append((name, view.weights[layer].mean(0), view.support[layer].any(0)))
-            else:
-                name = f"layer {layer + 1}, head {head + 1}"
-                chosen.append((name, view.weights[layer, head], view.support[layer, head]))
+        for head in wanted:
+            of, at = (views[head], 0) if head in derived else (view, head)
+            name = f"layer {layer + 1}, {derived.get(head, f'head {head + 1}')}"
+            chosen.append((name, of.weights[layer, at], of.support[layer, at]))
     return chosen
+
+
+def _derived(source: Source, record: Record, kind: str, name: str, level: str) -> Grid:
+    made = DERIVED[name](record)
+    if kind not in made.attention:
+        raise UserError(
+            f"{source.trace.path}: the {name} of {kind} attention goes through the encoder's, "
+            "which was not traced"
+        )
+    return grid(made, kind, level, source.trace.header.subwords)
 
 
 def _heatmaps(
@@ -84,7 +99,7 @@ def _heatmaps(
                     view.keys,
                     outlines,
                 )
-                for name, weights, support in _heads(view, options)
+                for name, weights, support in _heads(source, record, view, kind, options)
             ]
         )
     if several:
@@ -123,7 +138,7 @@ def _words(side: Tokens, level: str) -> list[int]:
 def _bars(views: Sequence[tuple[Source, Record, Grid]], kind: str, options: Namespace) -> None:
     keys = views[0][2].keys
     rows = []
-    for source, _, view in views:
+    for source, record, view in views:
         if view.keys != keys:
             raise UserError(
                 f"{views[0][0].trace.path} and {source.trace.path} differ in their tokens; bars "
@@ -133,7 +148,7 @@ def _bars(views: Sequence[tuple[Source, Record, Grid]], kind: str, options: Name
             raise UserError(f"--bars {options.bars}: there are {len(view.rows)} rows, from 1")
         row = options.bars - 1
         normalizer = source.trace.header.kinds[kind].normalizer
-        for name, weights, support in _heads(view, options):
+        for name, weights, support in _heads(source, record, view, kind, options):
             title = source.name if len(views) > 1 else name
             rows.append(bars.Row(title, normalizer, view.rows[row], weights[row], support[row]))
     if len(rows) > len(PALETTE):

@@ -64,7 +64,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--head",
         default="1",
         metavar="N",
-        help="heads to draw, or mean, their average (default: 1, which -attn_debug shows too)",
+        help="heads to draw; mean, their average; rollout, attention through all layers up to this "
+        "(default: 1, which -attn_debug shows too)",
     )
     add(
         "--level",

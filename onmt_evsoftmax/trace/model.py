@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
+from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.trace.record import Attention
 from onmt_evsoftmax.trace.storage import Kind
 
@@ -35,6 +37,11 @@ class Model(Protocol):
         ...
 
     @property
+    def is_encoder(self) -> bool:
+        """Whether there is only an encoder: then there is no target."""
+        ...
+
+    @property
     def kinds(self) -> Mapping[str, Kind]:
         """Of encoder, decoder and context attention, those the model has: normalizer, layers, heads
         and learned alphas."""
@@ -48,6 +55,11 @@ class Model(Protocol):
     @property
     def end(self) -> str:
         """The token that ends a target."""
+        ...
+
+    @property
+    def special(self) -> Collection[str]:
+        """Tokens that the model adds around a text."""
         ...
 
     @property
@@ -69,6 +81,10 @@ class Model(Protocol):
         """The vocabulary of the ``source`` or the ``target`` side."""
         ...
 
+    def split(self, line: str, side: str) -> list[str]:
+        """A line of the ``source`` or ``target`` text as the model's subwords, without its end."""
+        ...
+
     def translate(self, source: Sequence[str]) -> list[str]:
         """The model's own output for one sentence, without start and end tokens."""
         ...
@@ -82,7 +98,19 @@ class Model(Protocol):
 
 
 def load(path: str, gpu: int = -1, **options: Any) -> Model:
-    """The model in the file ``path``; ``options`` are those of its toolkit's translation."""
+    """The model at ``path``; ``options`` are those of its toolkit's translation.
+
+    A file is OpenNMT-py's checkpoint, a folder a model of transformers.
+    """
+    if Path(path).is_dir():
+        try:
+            from onmt_evsoftmax.transformers.loading import load_folder
+        except ImportError as error:
+            raise UserError(
+                f"{path} is a folder, as models of transformers are, which cannot be used here "
+                f"({error}): pip install 'onmt_evsoftmax[transformers]'"
+            ) from error
+        return load_folder(path, gpu, **options)
     from onmt_evsoftmax.opennmt import load_model
 
     return load_model(path, gpu, **options)

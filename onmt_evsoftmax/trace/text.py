@@ -37,10 +37,10 @@ def check_text(path: str) -> Text:
     return Text(path, digests(Path(path))["sha256"], count)
 
 
-def splitter(model: str | None) -> Split:
-    """How a line becomes tokens: at its spaces, or by a SentencePiece model or BPE codes."""
+def splitter(model: str | None) -> Split | None:
+    """How a SentencePiece model or BPE codes split a line; without one, the traced model knows."""
     if model is None:
-        return str.split
+        return None
     from onmt_evsoftmax.corpora.subwords import encoder
 
     encode = encoder(Path(model))

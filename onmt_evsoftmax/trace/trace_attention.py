@@ -30,8 +30,10 @@ output is traced; with --tgt that text is forced."""
 
 EPILOG = """\
 The text has one sentence per line, in the model's subwords as onmt_translate takes it, or plain
-with --subword-model. A run that was stopped continues when its command is repeated. Several models
-give several files: then OUT is a folder. docs/trace-format.md describes the file.
+with --subword-model. A model may also be the folder of a transformers model (docs/import.md); then
+the text is plain, and the model's own tokenizer splits it. A run that was stopped continues when
+its command is repeated. Several models give several files: then OUT is a folder.
+docs/trace-format.md describes the file.
 
 examples:
   What a model attends to while it translates:
@@ -51,7 +53,13 @@ def add_model_options(parser: argparse.ArgumentParser, required: bool) -> None:
     """The options that say what to run on what; ``count_attended`` has them too."""
     group = parser.add_argument_group("model and text")
     add = group.add_argument
-    add("--model", nargs="+", metavar="[NAME=]FILE", required=required, help="checkpoints")
+    add(
+        "--model",
+        nargs="+",
+        metavar="[NAME=]FILE",
+        required=required,
+        help="checkpoints or folders",
+    )
     add("--src", metavar="FILE", required=required, help="source text")
     add("--tgt", metavar="FILE", help="target text to force (default: translate)")
     add(
@@ -141,7 +149,7 @@ class _Text:
 
     source: Text
     target: Text | None
-    split: tuple[Split, Split]
+    split: Split | None
 
     @classmethod
     def read(cls, options: argparse.Namespace) -> _Text:
@@ -153,7 +161,7 @@ class _Text:
                 f"{source.path} has {source.sentences} lines but {target.path} has "
                 f"{target.sentences}; they must be parallel, line by line"
             )
-        return cls(source, target, (split, split))
+        return cls(source, target, split)
 
 
 def _models(options: argparse.Namespace) -> list[tuple[str, str]]:

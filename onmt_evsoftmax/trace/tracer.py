@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,9 +48,10 @@ class Tracer:
 
     def header(self, source: Text, target: Text | None, precision: str = "float32") -> Header:
         """What a trace of these texts says about the run."""
-        if self.model.is_language_model:
+        if self.model.is_language_model or self.model.is_encoder:
             if target:
-                raise UserError(f"{self.path} is a language model: it reads --src, without --tgt")
+                what = "an encoder" if self.model.is_encoder else "a language model"
+                raise UserError(f"{self.path} is {what}: it reads --src, without --tgt")
             target = source
         return Header(
             kinds=self.kinds,
@@ -71,14 +73,18 @@ class Tracer:
         )
 
     def records(
-        self, source: Text, target: Text | None, split: tuple[Split, Split], start: int = 0
+        self, source: Text, target: Text | None, split: Split | None = None, start: int = 0
     ) -> Iterator[Record]:
         """The record of every line from ``start`` (from 0) on, in order."""
         targets = target.lines(start) if target else None
         for index, line in enumerate(source.lines(start), start):
-            forced = split[1](next(targets)) if targets else None
+            given = split(line) if split else self.model.split(line, "source")
+            forced = None
+            if targets:
+                text = next(targets)
+                forced = split(text) if split else self.model.split(text, "target")
             try:
-                yield self.record(index, split[0](line), forced)
+                yield self.record(index, given, forced)
             except (UserError, TypeError, AttributeError, KeyError, AssertionError):
                 raise
             except Exception as error:
@@ -86,7 +92,7 @@ class Tracer:
                 reason = str(error).splitlines()[0] if str(error) else type(error).__name__
                 raise UserError(
                     f"{source.path}, line {index + 1}: the model cannot run on this sentence of "
-                    f"{len(split[0](line))} tokens ({reason}); shorten it or leave it out"
+                    f"{len(given)} tokens ({reason}); shorten it or leave it out"
                 ) from error
 
     def record(
@@ -96,16 +102,18 @@ class Tracer:
         if not source:
             return self._blank(index)
         model = self.model
-        text = source if model.is_language_model else target
+        text = source if model.is_language_model else () if model.is_encoder else target
         if text is None:
             text = model.translate(source)
         forced = model.attend(source, text)
-        target_side = group([*text, model.end], self.subwords["target"])
+        read = () if model.is_language_model else source
+        made = () if model.is_encoder else (*text, model.end)
+        target_side = group(made, self.subwords["target"], model.special)
         return Record(
             index=index,
-            source=group(() if model.is_language_model else source, self.subwords["source"]),
+            source=group(read, self.subwords["source"], model.special),
             target=target_side,
-            prefix=prefix_of(target_side, model.start),
+            prefix=prefix_of(target_side, model.start) if made else Tokens((), ()),
             scores=forced.scores,
             score=math.fsum(forced.scores) if forced.scores else math.nan,
             attention={kind: forced.attention[kind] for kind in self.kinds},
@@ -133,12 +141,16 @@ class Tracer:
 
 
 def _checksum(path: str) -> str:
-    """SHA-256 of a checkpoint, which is what makes a trace say of which model it is."""
+    """SHA-256 of a checkpoint, or of the files of a folder: of which model a trace is."""
     digest = hashlib.sha256()
     try:
-        with open(path, "rb") as file:
-            while chunk := file.read(1 << 20):
-                digest.update(chunk)
+        folder = (
+            sorted(f for f in Path(path).iterdir() if f.is_file()) if os.path.isdir(path) else ()
+        )
+        for part in folder or [Path(path)]:
+            with open(part, "rb") as file:
+                while chunk := file.read(1 << 20):
+                    digest.update(chunk)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     return digest.hexdigest()

@@ -181,7 +181,11 @@ def test_choices_count_from_one(text: str, numbers: list[int]) -> None:
 
 
 def test_choices_that_do_not_exist_are_told() -> None:
-    assert choice.parse("mean,1", 6, "--head", mean=True) == [choice.MEAN, 0]
+    assert choice.parse("mean,1,rollout", 6, "--head", derived=True) == [
+        choice.MEAN,
+        0,
+        choice.ROLLOUT,
+    ]
     for text in ("0", "7", "4-2", "3-9"):
         with pytest.raises(UserError, match=r"--layer .*: there are 6, counted from 1"):
             choice.parse(text, 6, "--layer")

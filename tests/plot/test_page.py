@@ -127,6 +127,29 @@ def test_the_mean_of_heads(chromium: Any, pages: dict[str, Path]) -> None:
             assert float(shown_entropy) == pytest.approx(nats, abs=0.015)
 
 
+def test_rollout(chromium: Any, pages: dict[str, Path]) -> None:
+    with browser.opened(
+        chromium, pages["three"], "#line=1&kind=context&layer=2&head=rollout"
+    ) as page:
+        shown(page, 1, head="-2", layer="1")
+        for panel, normalizer in enumerate(NORMALIZERS):
+            counts = Counts(traces.header(normalizer, LAYERS, HEADS))
+            counts.add(records(normalizer)[0])
+            means = {
+                name: one.summary(1).mean
+                for name, one in counts.derived["rollout"]["context"].measures.items()
+            }
+            attended, _, shown_entropy = numbers(page, panel)
+            assert attended == f"{means['attended']:.1f} of {means['available']:.1f}"
+            assert float(shown_entropy) == pytest.approx(means["entropy"], abs=0.015)
+        assert "head=rollout" in page.url
+        page.select_option("#head", label="1")
+        shown(page, 1, head="0")
+    # Without the encoder's there is no way on from context attention to the source.
+    with browser.opened(chromium, pages["one"]) as page:
+        assert page.locator("#head option").all_inner_texts() == ["mean", "rollout", *"1234"]
+
+
 def test_hovering_a_target_word_shows_what_it_attends_to(
     chromium: Any, pages: dict[str, Path]
 ) -> None:

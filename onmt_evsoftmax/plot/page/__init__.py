@@ -27,6 +27,7 @@ from onmt_evsoftmax.corpora.marks import labels, word_texts
 from onmt_evsoftmax.report import palette
 from onmt_evsoftmax.report.files import replacing
 from onmt_evsoftmax.trace import KINDS, Attention, Header, Record, Tokens
+from onmt_evsoftmax.trace.derived import rollout, rollout_kinds
 from onmt_evsoftmax.trace.source import Source
 
 _SCRIPTS = ("data.js", "matrix.js", "lines.js", "panel.js", "finder.js", "app.js")
@@ -85,6 +86,7 @@ def write_page(
         book = {
             "about": headers[0].source.get("name", ""),
             "kinds": present,
+            "rollouts": [k for k in present if any(k in rollout_kinds(h.kinds) for h in headers)],
             "units": level,
             "traces": [_about(*pair) for pair in zip(sources, colours, strict=True)],
             "sentences": texts,
@@ -98,6 +100,9 @@ def encode_sentence(
 ) -> bytes:
     """What the page needs of one sentence: a length, JSON, then one byte per weight."""
     chosen = {kind: a for kind, a in record.attention.items() if kind in kinds}
+    for kind, attention in rollout(record).attention.items():
+        if kind in kinds:
+            chosen[f"{kind} rollout"] = attention
     facts: dict[str, Any] = {
         "source": _side(record.source, header.subwords["source"]),
         "target": _side(record.target, header.subwords["target"]),

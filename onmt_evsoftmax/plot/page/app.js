@@ -2,10 +2,13 @@
 
 const $ = (id) => document.getElementById(id);
 const NAMES = { encoder: "Encoder", decoder: "Decoder", context: "Context" };
+const DERIVED = { [-1]: "mean", [-2]: "rollout" };
 const state = { line: 0, kind: "context", layer: 0, head: 0, units: "subword", row: 0 };
 let book, panels, hover = null, drawing = 0;
 
 const most = (field) => Math.max(...book.traces.map((t) => t.kinds[state.kind]?.[field] ?? 0));
+/** The smallest head: −1 is the mean of heads, −2 rollout, which context attention may lack. */
+const lowest = () => (book.rollouts.includes(state.kind) ? -2 : -1);
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 
 /** Where on this page a line of the source text is, or the next one if it is not. */
@@ -22,7 +25,7 @@ function choose(change) {
   if ("kind" in change || "units" in change) state.row = change.row ?? 0;
   state.line = clamp(state.line, 0, book.sentences.length - 1);
   state.layer = clamp(state.layer, 0, most("layers") - 1);
-  state.head = clamp(state.head, -1, most("heads") - 1);
+  state.head = clamp(state.head, lowest(), most("heads") - 1);
   hover = null;
   return show();
 }
@@ -78,7 +81,7 @@ function controls() {
   $("previous").disabled = state.line === 0;
   $("next").disabled = state.line === book.sentences.length - 1;
   options($("layer"), most("layers"), state.layer, []);
-  options($("head"), most("heads"), state.head, [[-1, "mean"]]);
+  options($("head"), most("heads"), state.head, [[-1, "mean"], [-2, "rollout"]].slice(0, -lowest()));
   for (const name of ["kind", "units"]) {
     document.querySelector(`input[name="${name}"][value="${state[name]}"]`).checked = true;
   }
@@ -86,7 +89,7 @@ function controls() {
 
 function options(select, count, value, before) {
   const wanted = [...before, ...Array.from({ length: count }, (_, i) => [i, String(i + 1)])];
-  if (select.children.length !== wanted.length) {
+  if (String([...select.children].map((one) => one.value)) !== String(wanted.map(([key]) => key))) {
     select.replaceChildren(...wanted.map(([key, name]) => make("option", { value: key, textContent: name })));
   }
   select.value = value;
@@ -112,7 +115,7 @@ function legend(largest, gold) {
 /** The address holds the view, so that a link or a reload shows the same. */
 function remember() {
   const { line, kind, layer, head, units, row } = state;
-  const parts = { line: book.sentences[line].line, kind, layer: layer + 1, head: head < 0 ? "mean" : head + 1, units, row: row + 1 };
+  const parts = { line: book.sentences[line].line, kind, layer: layer + 1, head: DERIVED[head] ?? head + 1, units, row: row + 1 };
   history.replaceState(null, "", `#${new URLSearchParams(parts)}`);
 }
 
@@ -123,7 +126,7 @@ function recall() {
   if (given.has("line")) change.line = place(given.get("line"));
   if (book.kinds.includes(given.get("kind"))) change.kind = given.get("kind");
   if (given.has("layer")) change.layer = number("layer");
-  if (given.has("head")) change.head = given.get("head") === "mean" ? -1 : number("head");
+  if (given.has("head")) change.head = { mean: -1, rollout: -2 }[given.get("head")] ?? number("head");
   if (["subword", "word"].includes(given.get("units"))) change.units = given.get("units");
   if (given.has("row")) change.row = Math.max(number("row"), 0);
   return change;

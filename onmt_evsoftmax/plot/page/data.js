@@ -54,16 +54,17 @@ function axes(facts, kind) {
 }
 
 /**
- * What one head, or the mean of a layer's heads (head < 0), attends to: weights, and support,
- * available as 0/1, all rows × keys.
+ * What one head, the mean of a layer's heads (head −1), or rollout up to a layer (−2) attends to:
+ * weights, and support, available as 0/1, all rows × keys.
  */
 function view(facts, kind, layer, head, units) {
-  const [, heads, rows, keys] = facts.attention[kind];
+  const block = head === -2 ? `${kind} rollout` : kind;
+  const [, heads, rows, keys] = facts.attention[block];
   const chosen = head < 0 ? [...Array(heads).keys()] : [Math.min(head, heads - 1)];
   const weights = new Float64Array(rows * keys);
   const support = new Uint8Array(rows * keys);
   const available = new Uint8Array(rows * keys);
-  const codes = facts.codes[kind];
+  const codes = facts.codes[block];
   for (const one of chosen) {
     const start = (layer * heads + one) * rows * keys;
     for (let i = 0; i < rows * keys; i += 1) {
