@@ -280,9 +280,9 @@ def rows_forward_long(
                 more, steeper = sums(x, safe, bar, gap, WEIGH, STEEPNESS)
                 mass += more.to(tl.float64)
                 slope += steeper.to(tl.float64)
-            total, wanted = mass.to(WIDE), WANTED(mass.to(WIDE), gap)
+            sum_w, wanted = mass.to(WIDE), WANTED(mass.to(WIDE), gap)
             bar, low, high, moved = improve(
-                bar, low, high, total, slope.to(WIDE), wanted, gap, TOLERANCE, GAP is None
+                bar, low, high, sum_w, slope.to(WIDE), wanted, gap, TOLERANCE, GAP is None
             )
             active = tl.max(moved.to(tl.int32), 0)
             left -= 1
