@@ -9,6 +9,7 @@ from torch import Tensor
 
 from onmt_evsoftmax import kernels
 from onmt_evsoftmax.attention.call import Call, Choice
+from onmt_evsoftmax.kernels.triton import serving
 from onmt_evsoftmax.normalizers.registry import own_records
 
 
@@ -78,15 +79,20 @@ def _of_parameter(call: Call, parameter: Any) -> str | None:
 
 
 def of_positions(call: Call) -> str | None:
-    """Who knows no position terms."""
-    return None if call.positions is None else "it knows no position terms"
+    """The GPU's kernels know no position terms."""
+    return None if call.positions is None else "the Triton kernels know no position terms"
 
 
-def of_mask(call: Call) -> str | None:
-    """FlexAttention knows which keys take part, the same for every query, and causality."""
-    if call.mask is None or call.key_mask is not None:
-        return None
-    return "the mask differs between queries, or is a bias"
+def of_gpu(call: Call) -> str | None:
+    """Triton, a GPU that it multiplies matrices on, and a tile for heads of this size."""
+    if kernels.chosen() == "torch":
+        return "ONMT_EVSOFTMAX_BACKEND is torch"
+    record = call.choice.record
+    assert record is not None
+    assert record.attention_kernel is not None
+    if call.choice.kernel_parameter() is not None:
+        return f"there is no Triton attention for {record.name} of any {record.attention_parameter}"
+    return serving.attention_blocker(record.attention_kernel, call.query, call.value)
 
 
 def of_transformation() -> str | None:

@@ -50,8 +50,9 @@ def sparse_attention(
     ``positions`` are terms that depend on the distance of a key: relative positions and ALiBi.
 
     ``normalizer`` is a name, a record, a Module, or any function (scores, mask, dim) →
-    probabilities. ``backend`` is one of ``auto``, ``fused``, ``flex``, ``blocks`` and
-    ``explicit``; one that cannot compute a call says why.
+    probabilities. ``backend`` is one of ``auto``, ``fused`` (kernels for CPUs), ``triton`` (kernels
+    for GPUs), ``blocks`` (of queries, in torch) and ``explicit``; one that cannot compute a call
+    says why.
 
     Under autocast the result has autocast's type, as torch's has, but scores and thresholds are
     computed from the tensors as they are given.

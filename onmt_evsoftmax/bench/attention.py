@@ -86,7 +86,7 @@ def target(name: str, case: Case) -> Target:
 def measure(case: Case, seconds: float, seed: int) -> Iterator[Result]:
     """Our attention as it chooses its backend by itself, and the explicit one up to length 2048.
 
-    entmax has a learned alpha for every head; ev-softmax is measured with relative positions, too.
+    entmax has a learned alpha for every head; the others are measured with relative positions, too.
     """
     query, key, value = tensors(case, seed)
     batch, _, length = case.shape
@@ -117,7 +117,7 @@ def measure(case: Case, seconds: float, seed: int) -> Iterator[Result]:
         add(record.name, normalizer, "auto")
         if with_matrix:
             add(f"{record.name}, explicit", normalizer, "explicit")
-        if record.mean_threshold and with_matrix:
+        if record.attention_parameter is None and with_matrix:
             add(f"{record.name}, relative positions", normalizer, "auto", places)
             add(f"{record.name}, relative, explicit", normalizer, "explicit", places)
     times = compare(functions, (query, key, value), torch.randn_like(value), seconds)

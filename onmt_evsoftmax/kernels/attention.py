@@ -232,10 +232,10 @@ def attention_backward(
     if alpha is not None and grad_alpha is not None:
         grad_alpha = grad_alpha.view(heads, splits).sum(1).view(query.shape[:2]).to(alpha.dtype)
     tables = (None if t is None else t.sum(0) for t in (grad_keys, grad_values))
-    return grad_query, grad_key, grad_value, *_gradients_of_terms(query, grad_alpha, *tables)
+    return grad_query, grad_key, grad_value, *gradients_of_terms(query, grad_alpha, *tables)
 
 
-def _gradients_of_terms(query: Tensor, *terms: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def gradients_of_terms(query: Tensor, *terms: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """An operator returns tensors: what there is not is empty."""
     alpha, keys, values = (query.new_empty(0) if t is None else t for t in terms)
     return alpha, keys, values
@@ -383,7 +383,7 @@ def _(
         _like_query(query, query.size(2), query.size(3)),
         _like_query(key, key.size(2), key.size(3)),
         _like_query(key, key.size(2), value.size(3)),
-        *_gradients_of_terms(query, *like),
+        *gradients_of_terms(query, *like),
     )
 
 

@@ -243,9 +243,7 @@ def entmax(
         alpha = alpha.to(masked.widen(scores).dtype).expand(one_per_row)
     else:
         _check_alpha(alpha, alpha)
-    kernel = None
-    if not isinstance(alpha, Tensor) and kernels.accepts("entmax", alpha):
-        kernel = _kernel(alpha)[0]
+    kernel = _kernel(alpha)
     return masked.normalize(EntmaxFunction, kernel, scores, mask, dim, alpha, return_support)
 
 

@@ -16,7 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from onmt_evsoftmax import kernels
 from onmt_evsoftmax.attention import Positions, fusion_blocker, sparse_attention
+from onmt_evsoftmax.kernels.triton.serving import device_blocker
 from onmt_evsoftmax.normalizers.module import NormalizerModule
 from onmt_evsoftmax.opennmt import versions
 
@@ -53,15 +55,15 @@ class AttentionNormalizer(nn.Module):
         return p
 
 
-def fuse(attention: Any, reader: str, *, on_any_device: bool) -> None:
+def fuse(attention: Any, reader: str) -> None:
     """Make ``attention``, whose normalizer is in its place, compute without the matrix.
 
-    By default only on the CPU; calling it again changes the options.
+    Calling it again changes the reader.
     """
     if not isinstance(attention, FusedAttention):
         base: Any = type(attention)
         attention.__class__ = _fused_type(base)
-    attention.reader, attention.on_any_device = reader, on_any_device
+    attention.reader = reader
 
 
 @functools.cache
@@ -81,7 +83,6 @@ class FusedAttention:
     """
 
     reader: str
-    on_any_device: bool
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle (and copy) by the base class: the fused class is made on demand, in no module."""
@@ -148,7 +149,7 @@ class FusedAttention:
         return (
             not self.layer_cache[0]
             and (self.reader == NOBODY or (self.reader == EVALUATION and self.training))
-            and (query.is_cpu or self.on_any_device)
+            and (query.is_cpu or (kernels.chosen() != "torch" and device_blocker(query) is None))
             # 3.5.1 asks self-attention for the matrix, too, and drops it.
             and (self.reader == NOBODY or not options.get("return_attn"))
             and not options.get("sliding_window")

@@ -62,4 +62,5 @@ def check(name: str, scores: torch.Tensor, mask: torch.Tensor | None, **options)
 
 def backward(name: str, p: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
-        return kernels.rows_backward(name, p, grad)[0]
+        found = kernels.rows_backward(name, p, grad)
+        return None if found is None else found[0]

@@ -1,5 +1,5 @@
 /* THE TABLE of the normalizers that have row kernels. Dispatch, checks, Python's numbers and the
- * tests are made from it. To add one: its line here twice, and its header, `rows_NAME.h`:
+ * tests are made from it. To add one: its line in SLOPED, and its header, `rows_NAME.h`:
  *
  *     enum { NAME_needs_sum,          1: the sum of a row's entries is read with its maximum
  *            NAME_needs_room,         1: `candidates`, scratch space for every row, is needed
@@ -19,19 +19,17 @@
  *         double NAME_slope(double p, double parameter);
  */
 #ifndef NORMALIZERS
-#define NORMALIZERS(X) \
-    X(evsoftmax) \
-    X(sparsemax) \
-    X(entmax15) \
-    X(entmax)
-
-/* Those of them whose slope is a function of the probability alone. */
+/* Those whose slope is a function of the probability alone. */
 #define SLOPED(X) \
     X(evsoftmax) \
     X(sparsemax) \
     X(entmax15)
 
-/* Those of them that are projections. */
+#define NORMALIZERS(X) \
+    SLOPED(X) \
+    X(entmax)
+
+/* Those that are projections. */
 #define PROJECTIONS(X) \
     X(sparsemax) \
     X(entmax15)
