@@ -80,9 +80,18 @@ $(STAMP_TRITON): $(STAMP) constraints.txt
 	touch $@
 
 .PHONY: test-triton
-test-triton: $(STAMP_TRITON)  ## the GPU kernels: values in Triton's interpreter, then compiled for every target
-	TRITON_INTERPRET=1 $(VENV_TRITON)/bin/python -m pytest tests/triton_kernels
+test-triton: $(STAMP_TRITON)  ## the GPU kernels: values in Triton's interpreter, then compiled for two targets
+	TRITON_INTERPRET=1 $(VENV_TRITON)/bin/python -m pytest -n 2 --dist worksteal tests/triton_kernels \
+	  tests/bench/test_bench_gpu.py tests/docs/test_extending.py::test_gpu_kernel
+	$(VENV_TRITON)/bin/python -m pytest -n 2 --dist worksteal -m 'not slow' tests/triton_kernels/test_triton_compiled.py
+
+.PHONY: test-triton-all
+test-triton-all: $(STAMP_TRITON)  ## every shipped configuration of the GPU kernels, compiled for every target
 	$(VENV_TRITON)/bin/python -m pytest -n 2 --dist worksteal tests/triton_kernels/test_triton_compiled.py
+
+.PHONY: gpu-tables
+gpu-tables: $(STAMP_TRITON)  ## write the tables of docs/gpu.md again: compile everything, compute the predictions
+	$(VENV_TRITON)/bin/python tests/triton_kernels/compilation.py
 
 # Another version than the pinned one, as 5.0.0, brings its own versions of what it needs.
 $(STAMP_TRANSFORMERS): $(STAMP) constraints.txt

@@ -14,8 +14,10 @@ import torch
 
 import onmt_evsoftmax
 import onmt_evsoftmax_hook
+from onmt_evsoftmax import kernels
+from onmt_evsoftmax.kernels import triton
 from onmt_evsoftmax.normalizers import registry
-from onmt_evsoftmax.opennmt import sites, versions
+from onmt_evsoftmax.opennmt import versions
 from onmt_evsoftmax.report.console import command_line
 
 # Run in a new interpreter, as every stock command is: does importing OpenNMT-py bring the plugin?
@@ -45,7 +47,7 @@ def findings() -> Iterator[Finding]:
     yield opennmt
     yield _hook(opennmt)
     yield from _normalizers()
-    yield Finding("attention backends", ", ".join(sites.row_backends()))
+    yield from _kernels()
     yield Finding("devices", ", ".join(_devices()))
     yield _ctranslate2()
 
@@ -95,6 +97,21 @@ def _normalizers() -> Iterator[Finding]:
     yield Finding("normalizers", ", ".join(names))
     for name, error in registry.broken_entry_points().items():
         yield Finding(f"normalizer {name}", error, "repair or uninstall that package")
+
+
+def _kernels() -> Iterator[Finding]:
+    """What computes attention, by the normalizers that have a kernel."""
+    names = dict.fromkeys(record.row_kernel for record in registry.own_records())
+    on_cpu = [name for name in names if name and kernels.serves(name, torch.empty(1))]
+    found = f"{kernels.backend()}: {', '.join(on_cpu)}" if on_cpu else "none: torch computes"
+    yield Finding("kernels on CPU", found)
+    gpu = torch.cuda.is_available()
+    if not triton.available():
+        advice = "pip install triton" if gpu else ""
+        yield Finding("kernels on GPU", "none: Triton is not installed, torch computes", advice)
+    else:
+        version = _version("triton") or "of torch"
+        yield Finding("kernels on GPU", f"Triton {version}" + ("" if gpu else ", but no GPU here"))
 
 
 def _devices() -> Iterator[str]:

@@ -13,7 +13,7 @@ settings.load_profile("default")
 
 def _instruction_sets() -> list[str]:
     found = []
-    for name in kernels.BACKENDS[2:]:
+    for name in kernels.library.VARIANTS:
         try:
             with kernels.using(name):
                 found.append(name)

@@ -64,7 +64,8 @@ def margin(v: np.ndarray, name: str) -> float:
     if name.startswith("evsoftmax"):
         distance = np.abs(v - mean(v))
     else:
-        alpha = {"sparsemax": 2.0, "sparsehourglass": 2.0, "entmax15": 1.5, "entmax1.3": 1.3}
+        alpha = {"sparsemax": 2.0, "sparsehourglass": 2.0, "entmax15": 1.5, "entmax": 1.5}
+        alpha["entmax1.3"] = 1.3
         if name not in alpha:
             return math.inf
         if name == "sparsehourglass":

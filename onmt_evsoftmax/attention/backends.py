@@ -1,7 +1,7 @@
 """The backends that compute attention, in the order in which ``auto`` tries them.
 
-Another one (a kernel that walks through blocks of queries, one for GPUs) is a module with
-``blocker(call)`` and ``run(call)``, and a line in :data:`BACKENDS`.
+Another one is a pair of functions, ``blocker(call)`` and ``run(call)``, and a line in
+:data:`BACKENDS`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from onmt_evsoftmax.attention import explicit, flex, fused, reasons
+from onmt_evsoftmax.attention import blocks, explicit, fused, reasons
 from onmt_evsoftmax.attention.call import Call, Choice
 from onmt_evsoftmax.normalizers.registry import Normalizer
 
@@ -21,28 +21,23 @@ class Backend(NamedTuple):
 
     blocker: Callable[[Call], str | None]  # why it cannot compute a call, or None
     run: Callable[[Call], Tensor]
-    device: str | None  # ``auto`` takes it only there; None: anywhere
+    worth: Callable[[Call], bool] = lambda call: True  # ``auto`` takes it only then
 
 
 BACKENDS = {
-    "fused": Backend(fused.blocker, fused.run, "cpu"),
-    # FlexAttention is for GPUs; on a CPU it has to be asked for, and is there to be tested.
-    "flex": Backend(flex.blocker, flex.run, "cuda"),
-    "explicit": Backend(explicit.blocker, explicit.run, None),
+    "fused": Backend(fused.blocker, fused.run),
+    "triton": Backend(fused.gpu_blocker, fused.run_on_gpu),
+    # Slower than the explicit backend, but without its memory.
+    "blocks": Backend(blocks.blocker, blocks.run, blocks.is_worth_it),
+    "explicit": Backend(explicit.blocker, explicit.run),
 }
 
 
 def compute(call: Call, backend: str) -> Tensor:
     """The call by that backend, or ``auto``; ValueError, with the reason, if it is impossible."""
-    names = (
-        [backend]
-        if backend != "auto"
-        else [
-            name
-            for name, found in BACKENDS.items()
-            if found.device in (None, call.query.device.type)
-        ]
-    )
+    names = [backend]
+    if backend == "auto":
+        names = [name for name, found in BACKENDS.items() if found.worth(call)]
     for name in names:
         obstacle = BACKENDS[name].blocker(call)
         if obstacle is None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from onmt_evsoftmax.attention.positions import Positions
 from onmt_evsoftmax.normalizers.module import NormalizerModule
 from onmt_evsoftmax.normalizers.registry import Normalizer, get_record
 
@@ -35,6 +37,23 @@ class Choice(NamedTuple):
             )
         return cls(normalizer, None, {})
 
+    def kernel_parameter(self) -> Any:
+        """The parameter that the record's attention kernel takes, if it takes one."""
+        if self.record is None or self.record.attention_parameter is None:
+            return None
+        parameter = self.record.parameter(self.record.attention_parameter)
+        assert parameter is not None
+        return self.parameters.get(parameter.name, parameter.default)
+
+    def with_parameter(self, value: Any) -> Choice:
+        """With another value of the parameter that the attention kernel takes."""
+        assert self.record is not None
+        assert self.record.attention_parameter is not None
+        chosen = {self.record.attention_parameter: value}
+        return self._replace(
+            function=functools.partial(self.record.function, **chosen), parameters=chosen
+        )
+
     @property
     def name(self) -> str:
         """For messages."""
@@ -58,6 +77,9 @@ class Call(NamedTuple):
     seed: Tensor | None  # what is dropped follows from it; None: nothing
     choice: Choice
     leading: torch.Size  # the dimensions before (length, size), broadcast
+    positions: Positions | None = None
+    #: Where this is part of a call: its first query, and of how many; what is dropped is the same.
+    rows: tuple[int, int] | None = None
 
     def expanded(self) -> Call:
         """With all tensors in the whole of the leading dimensions."""

@@ -11,9 +11,23 @@ import torch
 from torch import Tensor
 
 
-def factors(seed: Tensor, p: float, heads: int, queries: int, keys: int) -> Tensor:
-    """1 / (1 − p) where a probability is kept, else 0: (heads, queries, keys), float32."""
-    row = torch.arange(1, heads * queries + 1, device=seed.device)
+def factors(
+    seed: Tensor,
+    p: float,
+    heads: int,
+    queries: int,
+    keys: int,
+    first: int = 0,
+    total: int | None = None,
+) -> Tensor:
+    """1 / (1 − p) where a probability is kept, else 0: (heads, queries, keys), float32.
+
+    The queries are those from ``first`` on of ``total``.
+    """
+    head = torch.arange(heads, device=seed.device).unsqueeze(1) * (
+        queries if total is None else total
+    )
+    row = (head + torch.arange(first + 1, first + queries + 1, device=seed.device)).flatten()
     row = _scramble(seed + row * _signed(0x9E3779B97F4A7C15))
     low, high = row & 0xFFFFFFFF, _shift(row, 32)
     key = torch.arange(keys, device=seed.device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -30,20 +31,23 @@ def run(call: Call) -> Tensor:
     dtype = call.query.dtype
     if dtype in HALF:  # the threshold must not be rounded to half precision
         query, key, value = (t.float() for t in call[:3])
-        call = call._replace(query=query, key=key, value=value)
+        positions = call.positions and call.positions.to(torch.float32)
+        call = call._replace(query=query, key=key, value=value, positions=positions)
     with without_autocast(call.query):
-        scores, allowed, _, value = scored(call)
+        scores, allowed, value = scored(call)
         p = call.choice.function(scores, allowed, -1)
-        return ((p * _dropped(p, call)) @ value).to(dtype)
+        weights = p * _dropped(p, call)
+        out = weights @ value
+        if call.positions is not None:
+            out = out + call.positions.values_of(weights)
+        return out.to(dtype)
 
 
-def gradients(grad: Tensor, call: Call) -> tuple[Tensor, ...]:
-    """The backward pass of a kernel in steps that torch differentiates: of query, key and value."""
-
-    def again(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return run(call._replace(query=query, key=key, value=value))
-
-    pull_back: Any = torch.func.vjp(again, *call[:3])[1]
+def gradients(
+    grad: Tensor, call_of: Callable[..., Call], tensors: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """The backward pass of ``call_of(*tensors)`` in steps that torch differentiates in turn."""
+    pull_back: Any = torch.func.vjp(lambda *given: run(call_of(*given)), *tensors)[1]
     with without_autocast(grad):
         found: tuple[Tensor, ...] = pull_back(grad)
         return found
@@ -56,8 +60,8 @@ def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
-def scored(call: Call) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-    """Scores (…, L, S), which of them count (True), and keys and values, 0 where none does."""
+def scored(call: Call) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Scores (…, L, S), which of them count (True), and values, 0 where none does."""
     query, key, value, mask = call[:4]
     bias, allowed = (None, mask) if mask is None or mask.dtype == torch.bool else (mask, None)
     if call.is_causal:
@@ -68,12 +72,15 @@ def scored(call: Call) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
         seen = allowed.any(-2) if allowed.dim() > 1 else allowed
         # 0 · nan would be nan.
         key, value = (torch.where(seen.unsqueeze(-1), t, 0.0) for t in (key, value))
-    scores = (query * call.scale) @ key.transpose(-2, -1)
-    if bias is None:
-        scores = _level(scores, query * call.scale, key, allowed, seen)
-    else:
+    query = query * call.scale
+    scores = query @ key.transpose(-2, -1)
+    if bias is None and call.positions is None:
+        scores = _level(scores, query, key, allowed, seen)
+    if call.positions is not None:
+        scores = call.positions.add_to_scores(scores, query)
+    if bias is not None:
         scores = scores + bias
-    return scores, allowed, key, value
+    return scores, allowed, value
 
 
 def _level(
@@ -119,5 +126,7 @@ def _dropped(p: Tensor, call: Call) -> Tensor | float:
         return 1.0
     queries, keys = p.shape[-2:]
     heads = p.numel() // max(queries * keys, 1)
-    factors = dropout.factors(call.seed.to(p.device), call.dropout_p, heads, queries, keys)
+    first, total = call.rows or (0, queries)
+    seed = call.seed.to(p.device)
+    factors = dropout.factors(seed, call.dropout_p, heads, queries, keys, first, total)
     return factors.view(p.shape).to(p)

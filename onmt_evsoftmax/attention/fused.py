@@ -1,15 +1,16 @@
-"""Attention by the kernels of :mod:`onmt_evsoftmax.kernels`, on a CPU.
+"""Attention by the kernels of :mod:`onmt_evsoftmax.kernels`, on a CPU or a GPU.
 
 The mean of a row of scores is the query times the mean of its keys: mean_j(q·k_j) = q·mean_j(k_j).
 So ev-softmax's threshold of every row is known before its scores, and attention takes one pass over
 the keys; keys below the threshold need neither an exponential nor their value. Other normalizers,
 and ev-softmax with a bias or a mask per query, keep the few scores of a row that may matter in a
-list, find the threshold there, and multiply with the values in the support only. In neither case is
-there a matrix of attention.
+list, find the threshold there, and multiply with the values in the support only. (On a GPU they go
+over the keys again and again until the threshold is found.) Nowhere is there a matrix of attention.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,12 +19,14 @@ from torch import Tensor
 from onmt_evsoftmax import kernels
 from onmt_evsoftmax.attention import explicit, reasons
 from onmt_evsoftmax.attention.call import Call, Choice
+from onmt_evsoftmax.attention.positions import Positions
+from onmt_evsoftmax.kernels.attention import gradients_of_inputs
 from onmt_evsoftmax.normalizers.masked import HALF, apply
 from onmt_evsoftmax.normalizers.registry import get_record
 
 
 def blocker(call: Call) -> str | None:
-    """Why the kernels cannot compute this, or None."""
+    """Why the kernels for CPUs cannot compute this, or None."""
     query, value = call.query, call.value
     return (
         reasons.of_normalizer(call.choice)
@@ -31,6 +34,7 @@ def blocker(call: Call) -> str | None:
         or reasons.of_head(max(query.size(-1), value.size(-1)))
         or reasons.of_bias(call)
         or reasons.of_transformation()
+        or reasons.of_terms(call)
         or (None if query.is_cpu else f"the kernel computes on the CPU, not on {query.device}")
         or (
             None
@@ -40,11 +44,35 @@ def blocker(call: Call) -> str | None:
     )
 
 
+def gpu_blocker(call: Call) -> str | None:
+    """Why the kernels for GPUs cannot compute this, or None."""
+    return (
+        reasons.of_normalizer(call.choice)
+        or reasons.of_bias(call)
+        or reasons.of_transformation()
+        or reasons.of_positions(call)
+        or reasons.of_gpu(call)
+    )
+
+
 def run(call: Call) -> Tensor:
-    """(…, L, V)."""
+    """(…, L, V), by the kernels for CPUs, which take half precision as float32."""
+    dtype = call.query.dtype
+    if dtype not in HALF:
+        return _compute(call, kernels.ON_CPU)
+    query, key, value = (t.float() for t in call[:3])
+    return _compute(call._replace(query=query, key=key, value=value), kernels.ON_CPU).to(dtype)
+
+
+def run_on_gpu(call: Call) -> Tensor:
+    """(…, L, V), by the kernels for GPUs."""
+    return _compute(call, kernels.ON_GPU)
+
+
+def _compute(call: Call, namespace: str) -> Tensor:
     call = call.expanded()
-    dtype, leading = call.query.dtype, call.leading
-    query, key, value = (_as4d(t.float() if dtype in HALF else t) for t in call[:3])
+    leading = call.leading
+    query, key, value = (_as4d(t) for t in call[:3])
     mask = bias = None
     if call.key_mask is not None:
         mask = _as4d(call.key_mask.unsqueeze(-2))
@@ -53,10 +81,14 @@ def run(call: Call) -> Tensor:
         mask, bias = (whole, None) if whole.dtype == torch.bool else (None, whole.float())
     assert call.choice.record is not None
     assert call.choice.record.attention_kernel is not None
-    options = (mask, bias, call.is_causal, call.scale, call.dropout_p, call.seed)
-    out = _kernel(call.choice.record.attention_kernel, query, key, value, *options)
-    out = out if len(leading) == 2 else out.reshape(*leading, *out.shape[2:])
-    return out if dtype == torch.float32 else out.to(dtype)
+    options = (call.is_causal, call.scale, call.dropout_p, call.seed)
+    kernel = call.choice.record.attention_kernel
+    arguments = (kernel, query, key, value, mask, bias, *_terms(call, query), *options)
+    if torch.compiler.is_compiling():  # which knows operators better than Functions
+        out = kernels.attention_forward(namespace, *arguments)[0]
+    else:
+        out = apply(Fused, namespace, *arguments)[0]
+    return out if len(leading) == 2 else out.reshape(*leading, *out.shape[2:])
 
 
 def _as4d(tensor: Tensor) -> Tensor:
@@ -66,47 +98,53 @@ def _as4d(tensor: Tensor) -> Tensor:
     return tensor.flatten(0, -4)
 
 
-def _kernel(*arguments: Any) -> Tensor:
-    if torch.compiler.is_compiling():  # which knows operators better than Functions
-        return torch.ops.onmt_evsoftmax.attention_forward(*arguments)[0]
-    return apply(Fused, *arguments)[0]
+def _terms(call: Call, query: Tensor) -> tuple[Any, ...]:
+    """Alpha, relative keys and values, slopes and offset, as the kernel takes them."""
+    alpha = call.choice.kernel_parameter()
+    if alpha is not None:
+        alpha = torch.as_tensor(alpha, dtype=torch.float32)
+        alpha = alpha.expand(*call.leading, 1, 1).reshape(query.shape[:2])
+    if call.positions is None:
+        return alpha, None, None, None, 0
+    keys, values, slopes = call.positions.to(torch.float32).tensors()
+    if keys is None and values is not None:
+        keys = query.new_zeros(values.size(0), query.size(-1))
+    if slopes is not None:
+        slopes = slopes.expand(call.leading).reshape(query.shape[:2])
+    return alpha, keys, values, slopes, call.positions.offset
 
 
 class Fused(torch.autograd.Function):
-    """(name, query, key, value, mask, bias, causal, scale, dropout_p, seed) → (out, level, bar).
+    """The arguments of :func:`kernels.attention_forward` → out, ….
 
-    Tensors are (batch, heads, …). Level and bar are what the backward pass needs of every row.
+    Tensors are (batch, heads, …). After out comes what the backward pass needs of every row.
     """
 
     @staticmethod
-    def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(*arguments: Any) -> tuple[Tensor, ...]:
         return kernels.attention_forward(*arguments)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.name, *tensors, ctx.causal, ctx.scale, ctx.dropout_p, seed = inputs
+        ctx.namespace, ctx.name, *tensors = inputs[:11]
+        *ctx.options, seed = inputs[11:]
         ctx.save_for_backward(*tensors, *output, seed)
         ctx.mark_non_differentiable(*output[1:])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        query, key, value, mask, bias, out, level, bar, seed = ctx.saved_tensors
-        options = (ctx.causal, ctx.scale, ctx.dropout_p, seed)
+        *saved, seed = ctx.saved_tensors
+        tensors, options = saved[:9], (*ctx.options, seed)
         if torch.is_grad_enabled():  # the gradient is to be differentiated in turn
-            choice = Choice.of(get_record(ctx.name))
-            limits = mask if bias is None else bias
-            call = Call(query, key, value, limits, None, *options, choice, query.shape[:2])
-            grads = explicit.gradients(grad, call)
+            grads: Sequence[Tensor] = _explicit(grad, ctx.name, tensors, *options)
         else:
-            grads = kernels.attention_backward(
-                grad, ctx.name, query, key, value, mask, bias, out, level, bar, *options
-            )
-        return (None, *grads, *[None] * 6)
+            grads = kernels.attention_backward(ctx.namespace, grad, ctx.name, *saved, *options)
+        return None, *gradients_of_inputs(grads, tensors)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
         """One more batch dimension is a larger batch."""
-        if in_dims[9] is not None:
+        if in_dims[-1] is not None:
             raise ValueError(
                 "the attention kernel drops by one seed for the whole batch: use "
                 'vmap(randomness="same"), or backend="explicit"'
@@ -119,12 +157,56 @@ class Fused(torch.autograd.Function):
 
         tensors = [
             None if tensor is None else front(tensor, axis)
-            for tensor, axis in zip(inputs[1:6], in_dims[1:6], strict=True)
+            for tensor, axis in zip(inputs[2:7], in_dims[2:7], strict=True)
         ]
         # A mask or bias may have been one for the whole of the smaller batch.
-        size = front(inputs[1], in_dims[1]).size(1)
+        size = front(inputs[2], in_dims[2]).size(1)
         larger = [
             None if t is None else t.expand(-1, size, *t.shape[2:]).flatten(0, 1) for t in tensors
         ]
-        results = Fused.apply(inputs[0], *larger, *inputs[6:])  # type: ignore[no-untyped-call]
-        return tuple(r.unflatten(0, (info.batch_size, -1)) for r in results), (0, 0, 0)
+        results = Fused.apply(*inputs[:2], *larger, *inputs[7:])  # type: ignore[no-untyped-call]
+        return tuple(r.unflatten(0, (info.batch_size, -1)) for r in results), (0,) * len(results)
+
+
+def _explicit(
+    grad: Tensor,
+    name: str,
+    tensors: Sequence[Tensor | None],
+    offset: int,
+    causal: bool,
+    scale: float,
+    dropout_p: float,
+    seed: Tensor | None,
+) -> list[Tensor]:
+    """The backward pass in steps that torch differentiates, as the kernel returns it."""
+    query, _, _, mask, bias, *_, slopes = tensors
+    record = get_record(name)
+    names = ("query", "key", "value", "alpha", "keys", "values")
+    found = dict(zip(names, (*tensors[:3], *tensors[5:8]), strict=True))
+    given = {each: tensor for each, tensor in found.items() if tensor is not None}
+
+    def call_of(*tensors: Tensor) -> Call:
+        now = dict(zip(given, tensors, strict=True))
+        choice = Choice.of(record)
+        if "alpha" in now:
+            choice = choice.with_parameter(now["alpha"][..., None, None])
+        return Call(
+            now["query"],
+            now["key"],
+            now["value"],
+            mask if bias is None else bias,
+            None,
+            causal,
+            scale,
+            dropout_p,
+            seed,
+            choice,
+            now["query"].shape[:2],
+            Positions(now.get("keys"), now.get("values"), slopes, offset)
+            if "keys" in now or slopes is not None
+            else None,
+        )
+
+    grads = dict(zip(given, explicit.gradients(grad, call_of, list(given.values())), strict=True))
+    assert query is not None
+    return [grads.get(each, query.new_empty(0)) for each in names]

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from torch import Tensor
 
 from onmt_evsoftmax import kernels
 from onmt_evsoftmax.attention.call import Call, Choice
+from onmt_evsoftmax.kernels.triton import serving
 from onmt_evsoftmax.normalizers.registry import own_records
 
 
 def of_normalizer(choice: Choice) -> str | None:
-    """A fused attention is made for one normalizer, with its default parameters."""
+    """A fused attention is made for one normalizer, with its default parameters but one."""
     record = choice.record
     if record is None or record.attention_kernel is None:
         fused = [record.name for record in own_records() if record.attention_kernel]
         return f"{choice.name} has no fused attention (only {', '.join(fused)})"
     for parameter in record.parameters:
+        if parameter.name == record.attention_parameter:
+            continue  # see `of_terms`
         value = choice.parameters.get(parameter.name, parameter.default)
         if value != parameter.default:
             return (
@@ -47,11 +53,46 @@ def of_bias(call: Call) -> str | None:
     return "the bias needs a gradient, which is as large as the attention matrix"
 
 
-def of_mask(call: Call) -> str | None:
-    """FlexAttention knows which keys take part, the same for every query, and causality."""
-    if call.mask is None or call.key_mask is not None:
+def of_terms(call: Call) -> str | None:
+    """Terms of the scores and parameters that differ between heads, where they can be looked at."""
+    parameter = call.choice.kernel_parameter()
+    if parameter is None and call.positions is None:
         return None
-    return "the mask differs between queries, or is a bias"
+    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        return "position terms and parameters of heads are not fused under torch.func"
+    return None if parameter is None else _of_parameter(call, parameter)
+
+
+def _of_parameter(call: Call, parameter: Any) -> str | None:
+    assert call.choice.record is not None
+    kernel, name = call.choice.record.attention_kernel, call.choice.record.attention_parameter
+    least = most = parameter
+    if isinstance(parameter, Tensor):
+        if kernels.transformed(parameter) or not parameter.is_cpu:
+            return f"the values of {name} cannot be looked at"
+        if parameter.dim() > 1 and parameter.shape[-2:] != (1, 1):
+            return f"{name} differs between queries"
+        least, most = (bound.item() for bound in parameter.detach().aminmax())
+    if all(kernel and kernels.accepts(kernel, float(bound)) for bound in (least, most)):
+        return None
+    return f"fused {call.choice.name} is not made for {name} from {least:g} to {most:g}"
+
+
+def of_positions(call: Call) -> str | None:
+    """The GPU's kernels know no position terms."""
+    return None if call.positions is None else "the Triton kernels know no position terms"
+
+
+def of_gpu(call: Call) -> str | None:
+    """Triton, a GPU that it multiplies matrices on, and a tile for heads of this size."""
+    if kernels.chosen() == "torch":
+        return "ONMT_EVSOFTMAX_BACKEND is torch"
+    record = call.choice.record
+    assert record is not None
+    assert record.attention_kernel is not None
+    if call.choice.kernel_parameter() is not None:
+        return f"there is no Triton attention for {record.name} of any {record.attention_parameter}"
+    return serving.attention_blocker(record.attention_kernel, call.query, call.value)
 
 
 def of_transformation() -> str | None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from onmt_evsoftmax.attention import backends
 from onmt_evsoftmax.attention.call import Call, Choice
+from onmt_evsoftmax.attention.positions import Positions
 from onmt_evsoftmax.normalizers.evsoftmax import RECORDS
 from onmt_evsoftmax.normalizers.masked import fits
 from onmt_evsoftmax.normalizers.registry import Normalizer, own_records
@@ -30,6 +31,7 @@ def sparse_attention(
     enable_gqa: bool = False,
     *,
     normalizer: str | Normalizer | Callable[..., Any] = "evsoftmax",
+    positions: Positions | None = None,
     generator: torch.Generator | None = None,
     backend: str = "auto",
 ) -> Tensor:
@@ -45,9 +47,12 @@ def sparse_attention(
     ``dropout_p`` drops probabilities always (as torch's does: pass 0 when evaluating); what is
     dropped follows from one number drawn from ``generator``, and is the same in every backend.
 
+    ``positions`` are terms that depend on the distance of a key: relative positions and ALiBi.
+
     ``normalizer`` is a name, a record, a Module, or any function (scores, mask, dim) →
-    probabilities. ``backend`` is one of ``auto``, ``fused``, ``flex`` and ``explicit``; one that
-    cannot compute a call says why.
+    probabilities. ``backend`` is one of ``auto``, ``fused`` (kernels for CPUs), ``triton`` (kernels
+    for GPUs), ``blocks`` (of queries, in torch) and ``explicit``; one that cannot compute a call
+    says why.
 
     Under autocast the result has autocast's type, as torch's has, but scores and thresholds are
     computed from the tensors as they are given.
@@ -59,6 +64,9 @@ def sparse_attention(
     if enable_gqa:
         key, value = _repeat_heads(query, key), _repeat_heads(query, value)
     leading = _check_shapes(query, key, value, attn_mask)
+    if positions is not None:
+        positions.check(query, value, leading)
+        positions = positions.to(query.dtype)
     if scale is None:
         scale = 1.0 / math.sqrt(query.size(-1)) if query.size(-1) else 1.0
     seed = None
@@ -67,9 +75,8 @@ def sparse_attention(
         seed = torch.randint(2**62, (), generator=generator, device=device)
     choice = Choice.of(normalizer)
     key_mask = _as_key_mask(attn_mask)
-    call = Call(
-        query, key, value, attn_mask, key_mask, is_causal, scale, dropout_p, seed, choice, leading
-    )
+    options = (is_causal, scale, dropout_p, seed)
+    call = Call(query, key, value, attn_mask, key_mask, *options, choice, leading, positions)
     out = backends.compute(call, backend)
     return out if dtype is None else out.to(dtype)
 

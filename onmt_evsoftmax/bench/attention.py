@@ -1,22 +1,25 @@
-"""Fused ev-softmax attention against torch's ``scaled_dot_product_attention``."""
+"""Attention of every normalizer against torch's ``scaled_dot_product_attention``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from onmt_evsoftmax import kernels
-from onmt_evsoftmax.attention.sparse_attention import evsoftmax_attention
+from onmt_evsoftmax.attention import Positions, sparse_attention
 from onmt_evsoftmax.bench.timing import NO_TARGET, Result, Target, compare, ratios
+from onmt_evsoftmax.normalizers.registry import get_normalizer, own_records
 
 PEER = "torch SDPA"
 SIZE = 64
 SHAPES = ((16, 8, 64), (4, 8, 512), (1, 8, 2048), (1, 8, 4096))
 MASKS = ("no mask", "causal", "padded")
+#: Distances of the relative positions, on either side: that of the recipes.
+WINDOW = 8
 DENSITIES, DENSITY_SHAPE = (0.5, 0.2, 0.05), (1, 8, 2048)
 
 
@@ -68,13 +71,23 @@ def density_of(query: Tensor, key: Tensor) -> float:
 
 def target(name: str, case: Case) -> Target:
     """What the ratios (forward, both passes) should not exceed."""
-    if name != "evsoftmax":
-        return NO_TARGET
-    return (0.7, None) if case.density and case.density <= 0.2 else (1.0, 0.95)
+    if case.density and case.density <= 0.2:
+        return (0.7, None) if name == "evsoftmax" else NO_TARGET
+    long = case.shape[-1] >= 512
+    targets = {
+        "evsoftmax": (1.0, 0.95),
+        "sparsemax": (0.85, 0.75) if long else NO_TARGET,
+        "entmax15": (0.95, 0.85) if long else NO_TARGET,
+        "entmax": (2.0, 2.0) if long else NO_TARGET,
+    }
+    return targets.get(name, NO_TARGET)
 
 
 def measure(case: Case, seconds: float, seed: int) -> Iterator[Result]:
-    """Our attention as it chooses its backend by itself, and the explicit one up to length 2048."""
+    """Our attention as it chooses its backend by itself, and the explicit one up to length 2048.
+
+    entmax has a learned alpha for every head; the others are measured with relative positions, too.
+    """
     query, key, value = tensors(case, seed)
     batch, _, length = case.shape
     mask = None
@@ -86,12 +99,27 @@ def measure(case: Case, seconds: float, seed: int) -> Iterator[Result]:
 
     functions: dict[str, Callable[..., Tensor]] = {
         PEER: lambda q, k, v: scaled_dot_product_attention(q, k, v, mask, is_causal=causal),
-        "evsoftmax": lambda q, k, v: evsoftmax_attention(q, k, v, mask, is_causal=causal),
     }
-    if length <= 2048 and case.density is None and kernels.available():
-        functions["evsoftmax, explicit"] = lambda q, k, v: evsoftmax_attention(
-            q, k, v, mask, is_causal=causal, backend="explicit"
+
+    def add(name: str, normalizer: Any, backend: str, positions: Positions | None = None) -> None:
+        functions[name] = lambda q, k, v: sparse_attention(
+            q, k, v, mask, 0.0, causal, normalizer=normalizer, positions=positions, backend=backend
         )
+
+    table = torch.randn(2 * WINDOW + 1, SIZE, generator=torch.Generator().manual_seed(seed))
+    places = Positions(table, table)
+    with_matrix = length <= 2048 and case.density is None and kernels.available()
+    for record in own_records():
+        if record.attention_kernel != record.name:
+            continue
+        learned = {"alpha": "learn", "heads": case.shape[1]} if record.attention_parameter else {}
+        normalizer = get_normalizer(record, **learned)
+        add(record.name, normalizer, "auto")
+        if with_matrix:
+            add(f"{record.name}, explicit", normalizer, "explicit")
+        if record.attention_parameter is None and with_matrix:
+            add(f"{record.name}, relative positions", normalizer, "auto", places)
+            add(f"{record.name}, relative, explicit", normalizer, "explicit", places)
     times = compare(functions, (query, key, value), torch.randn_like(value), seconds)
     part = "attention" if case.density is None else "density"
     kept = "" if case.density is None else f"keeps {density_of(query, key):.2f}"

@@ -25,6 +25,9 @@ WORDS = 8000
 LENGTH = 30  # words of a sentence, about
 SENTENCES = 48  # translated at once, to exactly LENGTH words, so that all do the same work
 
+#: What OpenNMT-py's commands take to compute on the first GPU.
+GPU_TRAIN, GPU_TRANSLATE = ["-world_size", "1", "-gpu_ranks", "0"], ["-gpu", "0"]
+
 TRAIN = f"""
 data: {{corpus: {{path_src: train.src, path_tgt: train.tgt}}}}
 src_vocab: vocab
@@ -68,19 +71,22 @@ def check() -> None:
             )
 
 
-def measure(case: str, seconds: float, seed: int) -> Iterator[Result]:
+def measure(case: str, seconds: float, seed: int, on_gpu: bool = False) -> Iterator[Result]:
     """Both normalizers in turns; ``seconds`` say how much work they get."""
+    train_on, translate_on = (GPU_TRAIN, GPU_TRANSLATE) if on_gpu else ([], [])
     with tempfile.TemporaryDirectory(prefix="evsoftmax-bench-") as name:
         folder = Path(name)
         batches = max(1, round(seconds * BATCHES_A_SECOND))
         write_corpus(folder, batches * SENTENCES, seed)
         if case == "train":
             steps = WARM_UP + max(1, round(seconds * STEPS_A_SECOND))
-            programs = run_in_turns(_for_both(train(steps, seed), "-save_model"), folder)
+            command = train(steps, seed) + train_on
+            programs = run_in_turns(_for_both(command, "-save_model"), folder)
             speeds = {name: _training_speed(program) for name, program in programs.items()}
         else:
             run_in_turns({PEER: [*train(1, seed), "-save_model", "model"]}, folder)
-            programs = run_in_turns(_for_both(translate(seed), "-output"), folder)
+            command = translate(seed) + translate_on
+            programs = run_in_turns(_for_both(command, "-output"), folder)
             sentences = batches * SENTENCES
             speeds = {
                 name: _translating_speed(program, sentences) for name, program in programs.items()

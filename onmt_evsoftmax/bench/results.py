@@ -13,6 +13,7 @@ import torch
 
 import onmt_evsoftmax
 from onmt_evsoftmax import kernels
+from onmt_evsoftmax.bench import gpu
 from onmt_evsoftmax.bench.scaling import exponent
 from onmt_evsoftmax.bench.timing import Result
 from onmt_evsoftmax.report import table
@@ -21,7 +22,7 @@ from onmt_evsoftmax.report.table import Cell, Marked, Table
 _PLOTTED = {"length": ("seconds, both passes", 2), "memory": ("bytes, both passes", 1)}
 
 
-def machine() -> dict[str, Any]:
+def machine(device: str = "cpu") -> dict[str, Any]:
     """Where the numbers come from."""
     model = platform.processor() or platform.machine()
     information = Path("/proc/cpuinfo")
@@ -36,6 +37,7 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "onmt_evsoftmax": onmt_evsoftmax.__version__,
         "kernels": kernels.backend(),
+        **(gpu.machine() if device == "cuda" else {}),
     }
 
 
@@ -69,11 +71,15 @@ def _listed(title: str, results: Sequence[Result]) -> Table:
             r.unit,
             _ratio(r.forward, r.target_forward),
             _ratio(r.both, r.target_both),
+            r.predicted,
             r.note,
         ]
         for r in results
     ]
-    return Table(title, ["", "case", "what", "of", "unit", "forward", "both passes", ""], rows, 5)
+    columns = ["", "case", "what", "of", "unit", "forward", "both passes", "predicted", ""]
+    if not any(r.predicted for r in results):  # on a CPU
+        columns, *rows = ([*line[:7], line[8]] for line in (columns, *rows))
+    return Table(title, columns, rows, 5)
 
 
 def _pivoted(title: str, results: Sequence[Result]) -> Table:
@@ -94,6 +100,9 @@ def _cell(r: Result) -> Cell:
     """Ratios; bold where a target is missed, followed by the target."""
     ratios = [(r.forward, r.target_forward), (r.both, r.target_both)]
     shown = " / ".join(_ratio(value, None) for value, _ in ratios if value is not None)
+    shown = shown or r.note
+    if r.predicted:
+        shown += f" (predicted {r.predicted})"
     if not r.missed:
         return shown
     targets = " / ".join(f"{target:g}" if target else "–" for _, target in ratios)

@@ -29,6 +29,7 @@ def target(name: str, columns: int) -> Target:
         "evsoftmax, masked": (0.95, 1.0) if columns <= 256 else NO_TARGET,
         "sparsemax": (0.9, 0.9) if wide else (1.2, 1.2),
         "entmax15": (1.1, 1.1) if wide else (1.8, 1.8),
+        "entmax, an alpha for every row": (4.0, 4.0),
     }[name]
 
 
@@ -44,12 +45,16 @@ def measure(case: tuple[int, int], seconds: float, seed: int) -> Iterator[Result
     generator = torch.Generator().manual_seed(seed)
     scores, grad = (torch.randn(rows, columns, generator=generator) for _ in range(2))
     mask = torch.rand(rows, columns, generator=generator) < 0.8
+    alpha = torch.linspace(1.2, 1.8, rows).unsqueeze(1)
     functions: dict[str, Callable[[Tensor], Tensor]] = {
         PEER: lambda v: torch.softmax(v, -1),
         "evsoftmax": functional.evsoftmax,
         "evsoftmax, masked": lambda v: functional.evsoftmax(v, mask),
         "sparsemax": functional.sparsemax,
         "entmax15": functional.entmax15,
+        "entmax, an alpha for every row": lambda v: functional.entmax(
+            v, alpha=alpha.requires_grad_(v.requires_grad)
+        ),
     }
     # The library takes so much longer that it would use up the time of all others.
     slow = {PEER: functions[PEER], **LIBRARY}

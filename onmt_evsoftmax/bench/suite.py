@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 
-from onmt_evsoftmax.bench import attention, busy, endtoend, rows, scaling
+from onmt_evsoftmax.bench import attention, busy, endtoend, gpu, rows, scaling
 from onmt_evsoftmax.bench import results as report
 from onmt_evsoftmax.bench.timing import Result
 from onmt_evsoftmax.report.console import UserError, command_line, real, whole
@@ -51,6 +51,20 @@ PARTS = {
 }
 
 
+#: With ``--device cuda``; nobody has run them yet.
+GPU_PARTS = {
+    "rows": Part(gpu.row_cases, gpu.measure_rows, "normalizers against torch.softmax"),
+    "attention": Part(gpu.attention_cases, gpu.measure_attention, "attention against SDPA"),
+    "memory": Part(gpu.lengths, gpu.measure_memory, "peak memory against length"),
+    "endtoend": Part(
+        endtoend.cases,
+        partial(endtoend.measure, on_gpu=True),
+        "onmt_train, onmt_translate: tokens/s",
+        endtoend.check,
+    ),
+}
+
+
 _ABOUT = """Speed and memory as ratios against named peers: all take turns, in one process (memory
 and OpenNMT-py's commands in processes of their own), and medians are divided. Targets are in
 parentheses; ! marks one that is missed. What was measured before an interruption is reported."""
@@ -61,6 +75,9 @@ _EPILOG = f"""parts:
 example (keep the machine idle):
   $ onmt_evsoftmax bench --only rows attention -o bench.md -o bench.json
   $ onmt_evsoftmax bench --only length memory -o growth.svg
+
+on a GPU (rows, attention, memory, endtoend), one file to attach to an issue:
+  $ onmt_evsoftmax bench --device cuda -o gpu.json
 """
 
 #: The parts that a figure shows.
@@ -71,6 +88,12 @@ def make_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = command_line(_ABOUT, _EPILOG)
     parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help="default: all")
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="cuda: every result is checked, then timed beside what was predicted (default: cpu)",
+    )
     parser.add_argument(
         "--threads", type=whole(1, 1024), metavar="N", help="default: as many as torch takes"
     )
@@ -91,20 +114,27 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, then print the tables or write what is asked for."""
     arguments = make_parser().parse_args(argv)
-    chosen = [name for name in PARTS if arguments.only is None or name in arguments.only]
+    parts = GPU_PARTS if arguments.device == "cuda" else PARTS
+    for name in arguments.only or ():
+        if name not in parts:
+            known = ", ".join(parts)
+            raise UserError(f"bench: {name} is not measured on a GPU; choose from {known}")
+    chosen = [name for name in parts if arguments.only is None or name in arguments.only]
     check_outputs(arguments.output, (*TABLES, *FIGURES))
     plots = any(ending(path) in FIGURES for path in arguments.output)
     if plots and not PLOTTED & set(chosen):
         raise UserError("bench: nothing to plot; a figure needs the parts length or memory")
+    if arguments.device == "cuda":
+        gpu.check()
     for name in chosen:
-        PARTS[name].check()
+        parts[name].check()
     before = torch.get_num_threads()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    where = report.machine()
+    where = report.machine(arguments.device)
     results: list[Result] = []
     try:
-        for result in measure(chosen, arguments.seconds, arguments.seed):
+        for result in measure(chosen, arguments.seconds, arguments.seed, parts):
             results.append(result)
     finally:
         torch.set_num_threads(before)
@@ -130,11 +160,13 @@ def _write(
     )
 
 
-def measure(chosen: Sequence[str], seconds: float, seed: int) -> Iterator[Result]:
+def measure(
+    chosen: Sequence[str], seconds: float, seed: int, parts: Mapping[str, Part] = PARTS
+) -> Iterator[Result]:
     """All results of the chosen parts, with a progress bar on stderr."""
-    work = [(name, case) for name in chosen for case in PARTS[name].cases()]
+    work = [(name, case) for name in chosen for case in parts[name].cases()]
     with progress("", len(work), unit="cases") as bar:
         for name, case in work:
             bar.set_postfix_str(f"{name} {case}")
-            yield from PARTS[name].measure(case, seconds, seed)
+            yield from parts[name].measure(case, seconds, seed)
             bar.update()

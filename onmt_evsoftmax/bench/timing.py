@@ -34,6 +34,7 @@ class Result:
     target_forward: float | None = None
     target_both: float | None = None
     note: str = ""
+    predicted: str = ""  # forward / both passes, by a model of the costs
 
     @property
     def missed(self) -> bool:
@@ -93,15 +94,20 @@ def last_line(text: str) -> str:
 
 
 def interleaved(
-    functions: Mapping[str, Callable[[], object]], seconds: float, least: int = 5
+    functions: Mapping[str, Callable[[], object]],
+    seconds: float,
+    least: int = 5,
+    wait: Callable[[], object] = lambda: None,
 ) -> dict[str, float]:
     """Median time in seconds of every function; they take turns, every round in another order.
 
-    What ran before decides what is in the caches and which memory is at hand: in a fixed order one
-    function would always have the better predecessor.
+    ``wait`` returns when what a function asked of a device is done. What ran before decides what is
+    in the caches and which memory is at hand: in a fixed order one function would always have the
+    better predecessor.
     """
     for function in functions.values():
         function()
+    wait()
     times: dict[str, list[float]] = {name: [] for name in functions}
     names, order = list(functions), random.Random(0)
     end = time.perf_counter() + seconds
@@ -111,6 +117,7 @@ def interleaved(
         for name in names:
             start = time.perf_counter()
             functions[name]()
+            wait()
             times[name].append(time.perf_counter() - start)
         rounds += 1
     return {name: statistics.median(values) for name, values in times.items()}
@@ -142,5 +149,7 @@ def compare(
     leaves = tuple(tensor.detach().requires_grad_() for tensor in inputs)  # the same for all
     calls = {name: passes(function, leaves, grad) for name, function in functions.items()}
     flat = {(name, i): call for name, pair in calls.items() for i, call in enumerate(pair)}
-    median = interleaved({f"{name} {i}": call for (name, i), call in flat.items()}, seconds, least)
+    named = {f"{name} {i}": call for (name, i), call in flat.items()}
+    wait = torch.cuda.synchronize if grad.is_cuda else lambda: None
+    median = interleaved(named, seconds, least, wait)
     return {name: (median[f"{name} 0"], median[f"{name} 1"]) for name in functions}

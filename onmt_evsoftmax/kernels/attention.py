@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from onmt_evsoftmax.kernels import library
+
+#: Of query, key, value, alpha, relative keys and relative values.
+Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 CHUNK = 64  # queries of one piece of work, as in ``c/kernels.h``
 
@@ -51,15 +54,50 @@ def _steps(tensor: Tensor | None) -> list[int]:
     return [0 if size == 1 else stride for size, stride in pairs]
 
 
+class Terms(NamedTuple):
+    """What a call has beside query, key, value, mask and bias; None does not act.
+
+    (batch, heads): ``alpha``, of alpha-entmax only and needed there, and ``slopes``, what a step of
+    distance takes from a score (ALiBi). (2w + 1, E) and (2w + 1, V): Shaw's relative keys and
+    values. ``offset`` is the place of the first query among the keys.
+    """
+
+    alpha: Tensor | None = None
+    relative_keys: Tensor | None = None
+    relative_values: Tensor | None = None
+    slopes: Tensor | None = None
+    offset: int = 0
+
+    def readable(self) -> Terms:
+        """As the C functions read them."""
+        keys, values, slopes = (
+            None if t is None else t.float().contiguous()
+            for t in (self.relative_keys, self.relative_values, self.slopes)
+        )
+        alpha = None if self.alpha is None else self.alpha.double().contiguous()
+        return Terms(alpha, keys, values, slopes, self.offset)
+
+    @property
+    def window(self) -> int:
+        """The distance from which on they are all alike; 0 without relative positions."""
+        return 0 if self.relative_keys is None else self.relative_keys.size(0) // 2
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
 def _run(
     backward: bool,
     normalizer: str,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    rest: Sequence[Tensor | None],
     mask: Tensor | None,
     bias: Tensor | None,
+    terms: Terms,
+    rest: Sequence[Tensor | None],
+    more: Sequence[Tensor | None],
     causal: bool,
     scale: float,
     dropout_p: float,
@@ -68,7 +106,11 @@ def _run(
     bar: Tensor,
     splits: int,
 ) -> None:
-    """Call the C function; ``rest`` is out and the gradients of out, query, key and value."""
+    """Call the C function.
+
+    ``rest`` is out and the gradients of out, query, key and value; ``more`` the gradients of alpha,
+    relative keys and relative values.
+    """
     sizes = [*query.shape[:3], key.size(2), query.size(3), value.size(3), splits]
     tensors = [query, key, value, *rest]
     strides: list[int] = []
@@ -77,23 +119,28 @@ def _run(
         strides += [0, 0, 0] if tensor is None else tensor.stride()[-4:-1]
     strides += [*_steps(mask), *_steps(bias)]
     strides += [0 if t is None or t.dim() == 4 else t.stride(0) for t in tensors[6:]]
+    alpha, relative_keys, relative_values, slopes, offset = terms
+    grad_alpha, *grad_relative = more
     library.call(
         "attention",
         backward,
         library.NORMALIZERS[normalizer],
         (ctypes.c_int64 * 7)(*sizes),
         (ctypes.c_int64 * 32)(*strides),
-        (ctypes.c_void_p * 8)(*(None if t is None else t.data_ptr() for t in tensors)),
-        None if mask is None else mask.data_ptr(),
-        None if bias is None else bias.data_ptr(),
+        (ctypes.c_void_p * 8)(*map(_address, tensors)),
+        _address(mask),
+        _address(bias),
         causal,
         scale,
         dropout_p,
         0 if seed is None else int(seed),
         level.data_ptr(),
         bar.data_ptr(),
-        None,
-        None,
+        (ctypes.c_int64 * 2)(terms.window, offset),
+        (ctypes.c_void_p * 5)(
+            *map(_address, (slopes, relative_keys, relative_values, *grad_relative))
+        ),
+        (ctypes.c_void_p * 2)(*map(_address, (alpha, grad_alpha))),
         torch.get_num_threads(),
     )
 
@@ -105,6 +152,11 @@ def attention_forward(
     value: Tensor,
     mask: Tensor | None,
     bias: Tensor | None,
+    alpha: Tensor | None,
+    relative_keys: Tensor | None,
+    relative_values: Tensor | None,
+    slopes: Tensor | None,
+    offset: int,
     causal: bool,
     scale: float,
     dropout_p: float,
@@ -113,10 +165,13 @@ def attention_forward(
     """(out, level, bar); the latter two, which backward needs, are (batch, heads, L)."""
     query, key, value = _readable(query), _readable(key), _readable(value)
     mask, bias = (None if t is None else _readable(t) for t in (mask, bias))
+    terms = Terms(alpha, relative_keys, relative_values, slopes, offset).readable()
     out = _like_query(query, query.size(2), value.size(3))
     level, bar = _of_rows(query)
-    options = (mask, bias, causal, scale, dropout_p, seed, level, bar)
-    _run(False, normalizer, query, key, value, (out, None, None, None, None), *options, splits=1)
+    options = (causal, scale, dropout_p, seed, level, bar)
+    rest = (out, None, None, None, None)
+    none = (None, None, None)
+    _run(False, normalizer, query, key, value, mask, bias, terms, rest, none, *options, splits=1)
     return out, level, bar
 
 
@@ -128,49 +183,78 @@ def attention_backward(
     value: Tensor,
     mask: Tensor | None,
     bias: Tensor | None,
+    alpha: Tensor | None,
+    relative_keys: Tensor | None,
+    relative_values: Tensor | None,
+    slopes: Tensor | None,
     out: Tensor,
     level: Tensor,
     bar: Tensor,
+    offset: int,
     causal: bool,
     scale: float,
     dropout_p: float,
     seed: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of query, key and value."""
+) -> Gradients:
+    """Gradients of query, key, value, alpha, relative keys and values; empty for None."""
     query, key, value = _readable(query), _readable(key), _readable(value)
     grad, out = _readable(grad), _readable(out)
     level, bar = level.contiguous(), bar.contiguous()
     mask, bias = (None if t is None else _readable(t) for t in (mask, bias))
+    terms = Terms(alpha, relative_keys, relative_values, slopes, offset).readable()
     grad_query = _like_query(query, query.size(2), query.size(3))
     # Fewer heads than threads: the queries of a head are split, and what each part finds is added.
-    parts = torch.get_num_threads() // max(query.size(0) * query.size(1), 1)
+    heads = query.size(0) * query.size(1)
+    parts = torch.get_num_threads() // max(heads, 1)
     splits = max(1, min(parts, query.size(2) // CHUNK))
     grad_key = _like_query(key, key.size(2), key.size(3))
     grad_value = _like_query(key, key.size(2), value.size(3))
     if splits > 1:
         grad_key = grad_key.new_empty(splits, *grad_key.shape)
         grad_value = grad_value.new_empty(splits, *grad_value.shape)
-    grads = (out, grad, grad_query, grad_key, grad_value)
-    options = (mask, bias, causal, scale, dropout_p, seed, level, bar)
-    _run(True, normalizer, query, key, value, grads, *options, splits=splits)
+    more = [
+        None if t is None else t.new_zeros(heads * splits, *shape)
+        for t, shape in (
+            (terms.alpha, ()),
+            (terms.relative_keys, () if relative_keys is None else relative_keys.shape),
+            (terms.relative_values, () if relative_values is None else relative_values.shape),
+        )
+    ]
+    rest = (out, grad, grad_query, grad_key, grad_value)
+    options = (causal, scale, dropout_p, seed, level, bar)
+    _run(
+        True, normalizer, query, key, value, mask, bias, terms, rest, more, *options, splits=splits
+    )
     if splits > 1:
         grad_key = _like_query(key, key.size(2), key.size(3)).copy_(grad_key.sum(0))
         grad_value = _like_query(key, key.size(2), value.size(3)).copy_(grad_value.sum(0))
-    return grad_query, grad_key, grad_value
+    grad_alpha, grad_keys, grad_values = more
+    if alpha is not None and grad_alpha is not None:
+        grad_alpha = grad_alpha.view(heads, splits).sum(1).view(query.shape[:2]).to(alpha.dtype)
+    tables = (None if t is None else t.sum(0) for t in (grad_keys, grad_values))
+    return grad_query, grad_key, grad_value, *gradients_of_terms(query, grad_alpha, *tables)
+
+
+def gradients_of_terms(query: Tensor, *terms: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """An operator returns tensors: what there is not is empty."""
+    alpha, keys, values = (query.new_empty(0) if t is None else t for t in terms)
+    return alpha, keys, values
 
 
 # --- operators ------------------------------------------------------------------------------------
 
 _operators = torch.library.Library("onmt_evsoftmax", "FRAGMENT")
+_TENSORS = (
+    "Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor? bias, Tensor? alpha,"
+    " Tensor? relative_keys, Tensor? relative_values, Tensor? slopes"
+)
+_OPTIONS = "int offset, bool causal, float scale, float dropout_p, Tensor? seed"
 _operators.define(
-    "attention_forward(str normalizer, Tensor query, Tensor key, Tensor value, Tensor? mask,"
-    " Tensor? bias, bool causal, float scale, float dropout_p, Tensor? seed)"
-    " -> (Tensor, Tensor, Tensor)"
+    f"attention_forward(str normalizer, {_TENSORS}, {_OPTIONS}) -> (Tensor, Tensor, Tensor)"
 )
 _operators.define(
-    "attention_backward(Tensor grad, str normalizer, Tensor query, Tensor key, Tensor value,"
-    " Tensor? mask, Tensor? bias, Tensor out, Tensor level, Tensor bar, bool causal, float scale,"
-    " float dropout_p, Tensor? seed) -> (Tensor, Tensor, Tensor)"
+    f"attention_backward(Tensor grad, str normalizer, {_TENSORS}, Tensor out, Tensor level,"
+    f" Tensor bar, {_OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 
 
@@ -181,6 +265,7 @@ def _check(
     value: Tensor,
     mask: Tensor | None,
     bias: Tensor | None,
+    terms: Terms,
     dropout_p: float,
     seed: Tensor | None,
 ) -> None:
@@ -214,18 +299,48 @@ def _check(
                 f"{name} must be {dtype} and broadcast to {whole}, its last dimension in full; it "
                 f"is {tensor.dtype} {tuple(tensor.shape)}"
             )
+    _check_terms(normalizer, query, value, terms)
     if not 0.0 <= dropout_p <= 1.0 or (dropout_p > 0 and seed is None):
         raise ValueError(f"dropout_p must be from 0 to 1, with a seed, not {dropout_p}")
 
 
+def _check_terms(normalizer: str, query: Tensor, value: Tensor, terms: Terms) -> None:
+    distances = {t.size(0) for t in (terms.relative_keys, terms.relative_values) if t is not None}
+    shapes = (
+        ("alpha", terms.alpha, query.shape[:2]),
+        ("slopes", terms.slopes, query.shape[:2]),
+        ("relative_keys", terms.relative_keys, (*distances, query.size(3))),
+        ("relative_values", terms.relative_values, (*distances, value.size(3))),
+    )
+    for name, tensor, shape in shapes:
+        if tensor is not None and tensor.shape != shape:
+            raise ValueError(f"{name} must be of shape {tuple(shape)}, not {tuple(tensor.shape)}")
+    if any(size % 2 == 0 or size < 3 for size in distances):
+        raise ValueError(f"relative positions need an odd number of rows, 3 or more: {distances}")
+    if terms.relative_values is not None and terms.relative_keys is None:
+        raise ValueError("relative_values need relative_keys, if only of zeros")
+    if (terms.alpha is None) != (library.RANGES[normalizer][0] <= 1):
+        raise ValueError("alpha is for the entmax kernel, which needs it")
+    if terms.alpha is not None and terms.alpha.numel():
+        least, most = (bound.item() for bound in terms.alpha.aminmax())
+        if not (library.accepts(normalizer, least) and library.accepts(normalizer, most)):
+            raise ValueError(f"the {normalizer} kernel takes no alpha from {least} to {most}")
+
+
 def _attention_forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    _check(*arguments[:6], *arguments[8:])
+    normalizer, query, key, value, mask, bias, *terms = arguments[:11]
+    _check(normalizer, query, key, value, mask, bias, _as_terms(*terms), *arguments[13:])
     return attention_forward(*arguments)
 
 
-def _attention_backward(grad: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    normalizer, query, key, value, mask, bias, out, level, bar, _, _, *dropout = arguments
-    _check(normalizer, query, key, value, mask, bias, *dropout)
+def _as_terms(*given: Any) -> Terms:
+    return Terms(*given)
+
+
+def _attention_backward(grad: Tensor, *arguments: Any) -> Gradients:
+    normalizer, query, key, value, mask, bias, *terms = arguments[:10]
+    out, level, bar, offset, _, _, *dropout = arguments[10:]
+    _check(normalizer, query, key, value, mask, bias, _as_terms(*terms, offset), *dropout)
     rows = query.shape[:3]
     for name, tensor, shape, dtype in (
         ("grad", grad, (*rows, value.size(3)), torch.float32),
@@ -254,17 +369,27 @@ def _(
 
 @torch.library.register_fake("onmt_evsoftmax::attention_backward", lib=_operators)
 def _(
-    grad: Tensor, normalizer: str, query: Tensor, key: Tensor, value: Tensor, *rest: Any
-) -> tuple[Tensor, Tensor, Tensor]:
+    grad: Tensor,
+    normalizer: str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    *terms: Any,
+) -> Gradients:
+    like = (None if t is None else torch.empty_like(t) for t in terms[:3])
     return (
         _like_query(query, query.size(2), query.size(3)),
         _like_query(key, key.size(2), key.size(3)),
         _like_query(key, key.size(2), value.size(3)),
+        *gradients_of_terms(query, *like),
     )
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.normalizer, *tensors, ctx.causal, ctx.scale, ctx.dropout_p, seed = inputs
+    ctx.normalizer, *tensors = inputs[:10]
+    *ctx.options, seed = inputs[10:]
     ctx.save_for_backward(*tensors, *output, seed)
     ctx.mark_non_differentiable(*output[1:])
 
@@ -272,9 +397,17 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> 
 def _differentiate(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
     *tensors, seed = ctx.saved_tensors
     grads = torch.ops.onmt_evsoftmax.attention_backward(
-        grad, ctx.normalizer, *tensors, ctx.causal, ctx.scale, ctx.dropout_p, seed
+        grad, ctx.normalizer, *tensors, *ctx.options, seed
     )
-    return (None, *grads, *[None] * 6)
+    return gradients_of_inputs(grads, tensors)
+
+
+def gradients_of_inputs(
+    grads: Sequence[Tensor], tensors: Sequence[Tensor | None]
+) -> tuple[Tensor | None, ...]:
+    """What an autograd function of :func:`attention_forward` returns; ``tensors`` from query on."""
+    terms = (g if t is not None else None for g, t in zip(grads[3:], tensors[5:8], strict=True))
+    return (None, *grads[:3], None, None, *terms, *[None] * 6)
 
 
 torch.library.register_autograd(

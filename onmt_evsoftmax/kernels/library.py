@@ -16,19 +16,24 @@ from pathlib import Path
 
 import torch  # noqa: F401  (before the library, see above)
 
-#: What ``ONMT_EVSOFTMAX_BACKEND`` may say: the best there is, none, or one instruction set.
-BACKENDS = ("auto", "torch", "avx512", "avx2", "portable")
+from onmt_evsoftmax.kernels import triton
+
+#: The instruction sets that the library is compiled for, the widest first.
+VARIANTS = ("avx512", "avx2", "portable")
+#: What ``ONMT_EVSOFTMAX_BACKEND`` may say: the best there is, no kernel at all, the GPUs' kernels
+#: wherever they can run, or one instruction set on CPUs (and the best on GPUs).
+BACKENDS = ("auto", "torch", "triton", *VARIANTS)
 
 _PREFIX = "onmt_evsoftmax_"
 _ADDRESS, _LONG, _INT, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_double
 #: Function → types of its arguments; every one returns an int, 0 for success.
 _SIGNATURES = {
     "select": [ctypes.c_char_p],
-    "rows_forward": [_INT, _INT, _LONG, _LONG, *[_ADDRESS] * 5, _REAL, _INT],
-    "rows_backward": [_INT, _INT, _LONG, _LONG, *[_ADDRESS] * 3, _INT],
+    "rows_forward": [_INT, _INT, _LONG, _LONG, *[_ADDRESS] * 5, _REAL, _ADDRESS, _INT],
+    "rows_backward": [_INT, _INT, _LONG, _LONG, *[_ADDRESS] * 3, _REAL, *[_ADDRESS] * 2, _INT],
     "attention": [
         *[_INT, _INT, *[_ADDRESS] * 5, _INT, _REAL, _REAL, ctypes.c_uint64],
-        *[*[_ADDRESS] * 4, _INT],
+        *[*[_ADDRESS] * 5, _INT],
     ],
 }
 
@@ -56,11 +61,12 @@ def _load() -> ctypes.CDLL | None:
 
 _native = _load()
 _active: ctypes.CDLL | None = None
+_chosen = "auto"
 #: Looked up once: a small call is over before an attribute of a library is found.
 _functions = {name: getattr(_native, _PREFIX + name) for name in _SIGNATURES if _native}
 #: Normalizers with a row kernel → their numbers, as the table in ``c/normalizers.h`` has them.
 NORMALIZERS: dict[str, int] = {}
-#: The least and the largest parameter that each of them takes; 0 is always taken.
+#: The least and the largest parameter that each of them takes; 0, its default, is always taken.
 RANGES: dict[str, tuple[float, float]] = {}
 if _native is not None:
     _ranges = getattr(_native, _PREFIX + "ranges")()
@@ -75,39 +81,51 @@ def active() -> ctypes.CDLL | None:
     return _active
 
 
+def chosen() -> str:
+    """What was asked for, of :data:`BACKENDS`."""
+    return _chosen
+
+
 def choose(backend: str) -> None:
     """Compute with ``backend`` from now on; one of :data:`BACKENDS`."""
-    global _active
+    global _active, _chosen
     if backend not in BACKENDS:
         raise ValueError(
             f"ONMT_EVSOFTMAX_BACKEND is {backend!r}; it must be one of: {', '.join(BACKENDS)}"
         )
-    if backend == "torch" or (backend == "auto" and _native is None):
-        _active = None
+    if backend == "triton" and not triton.available():
+        raise ValueError(
+            "ONMT_EVSOFTMAX_BACKEND is 'triton', which is not installed; pip install triton, or "
+            "say 'auto'"
+        )
+    if backend in ("torch", "triton") or (backend == "auto" and _native is None):
+        _active, _chosen = None, backend
         return
     if _native is None:
         raise ValueError(
             f"ONMT_EVSOFTMAX_BACKEND is {backend!r} but the kernels are not compiled; "
             "install the package where a C compiler is, or say 'torch'"
         )
-    widest_first = BACKENDS[2:] if backend == "auto" else (backend,)
+    widest_first = VARIANTS if backend == "auto" else (backend,)
     select = getattr(_native, _PREFIX + "select")
     if all(select(name.encode()) != 0 for name in widest_first):
         raise ValueError(
             f"ONMT_EVSOFTMAX_BACKEND is {backend!r}, which this processor does not have; say 'auto'"
         )
-    _active = _native
+    _active, _chosen = _native, backend
 
 
 def backend() -> str:
-    """What computes now: ``"torch"``, or the instruction set of the kernels."""
-    return "torch" if _active is None else getattr(_active, _PREFIX + "variant")().decode()
+    """What computes on CPUs now: torch, Triton's interpreter, or an instruction set's kernels."""
+    if _active is None:
+        return "triton" if _chosen == "triton" and triton.interpreted() else "torch"
+    return getattr(_active, _PREFIX + "variant")().decode()
 
 
 @contextmanager
 def using(name: str) -> Iterator[None]:
     """Compute with another backend for a while (for tests and benchmarks; not per thread)."""
-    before = backend()
+    before = _chosen
     choose(name)
     try:
         yield

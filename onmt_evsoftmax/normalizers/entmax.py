@@ -25,11 +25,15 @@ NEWTON_PASSES, MOST_PASSES = 10, 120
 #: Halvings of the interval, where the number of passes must be fixed.
 BISECTIONS = 26
 
+#: What has a kernel of its own; there is one for every alpha up to 2, too.
 _KERNELS = {2.0: "sparsemax", 1.5: "entmax15"}
 
 
-def _kernel(alpha: float | Tensor) -> str | None:
-    return None if isinstance(alpha, Tensor) else _KERNELS.get(alpha)
+def _kernel(alpha: float | Tensor) -> tuple[str, float | Tensor]:
+    """The row kernel, and its parameter."""
+    if not isinstance(alpha, Tensor) and alpha in _KERNELS:
+        return _KERNELS[alpha], 0.0
+    return "entmax", alpha
 
 
 @masked.both_ways
@@ -40,11 +44,10 @@ class EntmaxFunction(torch.autograd.Function):
     def forward(
         scores: Tensor, alpha: float | Tensor, mask: Tensor | None, dim: int, want_support: bool
     ) -> tuple[Tensor, Tensor | None]:
-        kernel = _kernel(alpha)
-        if kernel is not None:
-            fast = kernels.rows_forward(kernel, scores, mask, dim, 0.0, want_support)
-            if fast is not None:
-                return fast
+        kernel, parameter = _kernel(alpha)
+        fast = kernels.rows_forward(kernel, scores, mask, dim, parameter, want_support)
+        if fast is not None:
+            return fast
         hidden = masked.find_hidden(scores, mask)
         shifted = masked.shift(scores, hidden, dim)
         sound = shifted.detach().amax(dim, keepdim=True) == 0.0  # else: empty, nan or +inf
@@ -73,10 +76,10 @@ class EntmaxFunction(torch.autograd.Function):
         p, *learned = ctx.saved_tensors
         alpha = learned[0] if learned else ctx.alpha
         grad, dim = grads[0], ctx.dim
-        kernel = _kernel(alpha)
-        fast = None if kernel is None else kernels.rows_backward(kernel, p, grad, dim)
+        kernel, parameter = _kernel(alpha)
+        fast = kernels.rows_backward(kernel, p, grad, dim, parameter)
         if fast is not None:
-            return fast, None, None, None, None
+            return *fast, None, None, None
         slope = _slope(p, alpha)
         grad_scores = torch.where(p.isnan(), p, masked.along_simplex(slope, grad, dim))
         grad_alpha = None
@@ -240,9 +243,8 @@ def entmax(
         alpha = alpha.to(masked.widen(scores).dtype).expand(one_per_row)
     else:
         _check_alpha(alpha, alpha)
-    return masked.normalize(
-        EntmaxFunction, _kernel(alpha), scores, mask, dim, alpha, return_support
-    )
+    kernel = _kernel(alpha)
+    return masked.normalize(EntmaxFunction, kernel, scores, mask, dim, alpha, return_support)
 
 
 def _check_alpha(least: float, most: float) -> None:
@@ -369,6 +371,9 @@ ENTMAX = Normalizer(
     colour="#0072b2",
     formula="p = (1 + (α − 1)(v − λ))₊^(1 / (α − 1))",
     order=50,
+    row_kernel="entmax",
+    attention_kernel="entmax",
+    attention_parameter="alpha",
 )
 
 RECORDS = (

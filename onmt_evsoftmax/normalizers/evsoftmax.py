@@ -56,7 +56,7 @@ def evsoftmax(
     entry keeps some mass, which is the paper's form for training by likelihood (eps = 1e-6 there).
     """
     _check_eps(eps)
-    kernel = "evsoftmax" if kernels.accepts("evsoftmax", eps) else None
+    kernel = ("evsoftmax", eps)
     return masked.normalize(EvSoftmax, kernel, scores, mask, dim, eps, return_support)
 
 
@@ -170,6 +170,5 @@ RECORDS = (
         order=20,
         row_kernel="evsoftmax",
         attention_kernel="evsoftmax",
-        mean_threshold=True,
     ),
 )

@@ -125,7 +125,7 @@ def widen(scores: Tensor) -> Tensor:
 
 def normalize(
     function: Any,
-    kernel: str | None,
+    kernel: tuple[str, Any] | None,
     scores: Tensor,
     mask: Tensor | None,
     dim: int,
@@ -134,14 +134,14 @@ def normalize(
 ) -> Any:
     """Apply one of the Functions, (scores, parameter, mask, dim, want_support) → (p, support).
 
-    ``kernel`` is the row kernel that it will use, if there is one.
+    ``kernel`` is the row kernel that it will try, with its parameter, if there is one.
     """
     mask = check(scores, mask, dim)
     if scores.size(dim) == 0:
         return result(scores, torch.zeros_like(scores, dtype=torch.bool), return_support)
     # A kernel computes half precision in float32 by itself; torch must be told to.
     wide = scores
-    if scores.dtype in HALF and not (kernel and kernels.serves(scores)):
+    if scores.dtype in HALF and not (kernel and kernels.serves(kernel[0], scores, kernel[1])):
         wide = scores.float()
     p, support = apply(function, wide, parameter, mask, dim, return_support)
     return result(p if wide is scores else p.to(scores.dtype), support, return_support)

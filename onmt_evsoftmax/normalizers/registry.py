@@ -100,12 +100,12 @@ class Normalizer:
     #: The Lipschitz constant stated for rows of K entries.
     lipschitz: Callable[[int], float] = lambda size: 1.0
     order: int = 1000  #: where it stands among others, in lists and tables
-    #: The row kernel and the attention kernel (of :mod:`onmt_evsoftmax.kernels`) that compute it.
+    #: The row kernel and the attention kernel that compute it: a header of that name in
+    #: ``kernels/c``, a file in ``kernels/triton/normalizers``, or both.
     row_kernel: str | None = None
     attention_kernel: str | None = None
-    #: Whether the support is what reaches the mean of the row: attention then knows its threshold
-    #: before the scores.
-    mean_threshold: bool = False
+    #: The parameter that the attention kernel takes, one for every head; others have their default.
+    attention_parameter: str | None = None
 
     def __post_init__(self) -> None:
         if not _accepts(self.function, "return_support"):

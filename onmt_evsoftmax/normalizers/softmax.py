@@ -33,10 +33,10 @@ class Softmax(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (p,) = ctx.saved_tensors
-        grad_scores = kernels.rows_backward("evsoftmax", p, grads[0], ctx.dim)
-        if grad_scores is None:
-            grad_scores = torch._softmax_backward_data(grads[0], p, ctx.dim, p.dtype)
-        return grad_scores, None, None, None, None
+        fast = kernels.rows_backward("evsoftmax", p, grads[0], ctx.dim)
+        if fast is None:
+            fast = torch._softmax_backward_data(grads[0], p, ctx.dim, p.dtype), None
+        return fast[0], None, None, None, None
 
     @staticmethod
     def tangent(ctx: Any, *tangents: Tensor) -> tuple[Tensor, None]:

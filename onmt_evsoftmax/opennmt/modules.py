@@ -16,7 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from onmt_evsoftmax.attention import fusion_blocker, sparse_attention
+from onmt_evsoftmax import kernels
+from onmt_evsoftmax.attention import Positions, fusion_blocker, sparse_attention
+from onmt_evsoftmax.kernels.triton.serving import device_blocker
 from onmt_evsoftmax.normalizers.module import NormalizerModule
 from onmt_evsoftmax.opennmt import versions
 
@@ -53,15 +55,15 @@ class AttentionNormalizer(nn.Module):
         return p
 
 
-def fuse(attention: Any, reader: str, *, on_any_device: bool) -> None:
+def fuse(attention: Any, reader: str) -> None:
     """Make ``attention``, whose normalizer is in its place, compute without the matrix.
 
-    By default only on the CPU; calling it again changes the options.
+    Calling it again changes the reader.
     """
     if not isinstance(attention, FusedAttention):
         base: Any = type(attention)
         attention.__class__ = _fused_type(base)
-    attention.reader, attention.on_any_device = reader, on_any_device
+    attention.reader = reader
 
 
 @functools.cache
@@ -76,11 +78,11 @@ def _unpickled(base: Any) -> Any:
 class FusedAttention:
     """Comes before ``MultiHeadedAttention`` in the class of a fused module.
 
-    It computes what OpenNMT-py's own does: project, split the heads, attend, join them, project.
+    It computes what OpenNMT-py's own does: project, split the heads, attend, join them, project;
+    relative positions, ALiBi and rotary positions included.
     """
 
     reader: str
-    on_any_device: bool
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle (and copy) by the base class: the fused class is made on demand, in no module."""
@@ -115,10 +117,16 @@ class FusedAttention:
                 (self.linear_values, value),
             )
         )
-        dropout = self.dropout.p if self.training else 0.0
-        normalizer = self.softmax.normalizer
+        queries, keys = versions.rotate(self, queries, keys)
         context = sparse_attention(
-            queries, keys, values, mask, dropout, is_causal, normalizer=normalizer
+            queries,
+            keys,
+            values,
+            mask,
+            self.dropout.p if self.training else 0.0,
+            is_causal,
+            normalizer=self.softmax.normalizer,
+            positions=self._positions(),
         )
         joined = context.transpose(1, 2).flatten(2)
         output = versions.run_layer(self, self.final_linear, joined)
@@ -128,12 +136,20 @@ class FusedAttention:
         """(batch, length, size) → (batch, heads, length, size per head)."""
         return tensor.view(*tensor.shape[:2], -1, self.dim_per_head).transpose(1, 2)
 
+    def _positions(self: Any) -> Positions | None:
+        """What places add to the scores; OpenNMT-py has one table for both keys and values."""
+        if self.relative_positions_embeddings is not None:
+            table = self.relative_positions_embeddings.weight
+            return Positions(table, table)
+        slopes = versions.alibi_slopes(self)
+        return None if slopes is None else Positions(slopes=slopes)
+
     def _may_fuse(self: Any, query: Tensor, options: dict[str, Any]) -> bool:
         softmax = self.softmax
         return (
             not self.layer_cache[0]
             and (self.reader == NOBODY or (self.reader == EVALUATION and self.training))
-            and (query.is_cpu or self.on_any_device)
+            and (query.is_cpu or (kernels.chosen() != "torch" and device_blocker(query) is None))
             # 3.5.1 asks self-attention for the matrix, too, and drops it.
             and (self.reader == NOBODY or not options.get("return_attn"))
             and not options.get("sliding_window")

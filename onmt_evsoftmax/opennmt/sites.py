@@ -19,6 +19,8 @@ from torch import nn
 import onmt_evsoftmax
 from onmt_evsoftmax import kernels
 from onmt_evsoftmax.attention import fusion_blocker
+from onmt_evsoftmax.kernels import triton
+from onmt_evsoftmax.kernels.triton.normalizers import NAMES
 from onmt_evsoftmax.opennmt import versions
 from onmt_evsoftmax.opennmt.modules import (
     ALWAYS,
@@ -119,16 +121,26 @@ class Report:
         )
         if not self.placed:
             return line
-        best, *_ = row_backends()
         names = {chosen[place.kind] for place in self.placed}
-        backends = {best if record_of(name).row_kernel else "torch" for name in names}
+        backends = {", ".join(row_backends(record_of(name).row_kernel)) for name in names}
         fused = ", ".join(self.fused) or "none"
         return f"{line}; backend: {', '.join(sorted(backends))}; fused attention: {fused}"
 
 
-def row_backends() -> list[str]:
-    """What computes rows of attention here, best first."""
-    return [f"{kernels.backend()} kernels on CPU", "torch"] if kernels.available() else ["torch"]
+def row_backends(kernel: str | None) -> list[str]:
+    """What computes a row kernel, on the CPU and on the GPU if this machine has one."""
+    on_cpu = kernel is not None and kernels.serves(kernel, torch.empty(1))
+    found = [f"{kernels.backend()} kernels on CPU" if on_cpu else "torch on CPU"]
+    if torch.cuda.is_available():
+        found.append(f"{on_gpu(kernel)} on GPU")
+    return found
+
+
+def on_gpu(kernel: str | None) -> str:
+    """What computes a row kernel on a GPU."""
+    if kernel is None or kernel not in NAMES or kernels.chosen() == "torch":
+        return "torch"
+    return "Triton kernels" if triton.available() else "torch (Triton is not installed)"
 
 
 def put_normalizers(
@@ -177,7 +189,7 @@ def _put(site: Site, settings: Settings, reader: str) -> Placed:
     attention.softmax = module.train(attention.training)
     disable_fast_paths(attention)
     if blocker is None:
-        fuse(attention, reader, on_any_device=settings.backend == "fused")
+        fuse(attention, reader)
         return Placed(site.kind, fused_for=reader)
     if isinstance(attention, FusedAttention):  # from a call with other options
         attention.reader = ALWAYS
@@ -188,14 +200,14 @@ def _blocker(normalizer: nn.Module, attention: Any, reader: str, backend: str) -
     """Why this attention of a model cannot be fused, or None."""
     if backend == "explicit":
         return "attention_backend is explicit"
-    elsewhere = backend == "fused" and torch.cuda.is_available()
+    elsewhere = torch.cuda.is_available() and triton.available()
     blocker = fusion_blocker(normalizer, attention.dim_per_head, kernels_needed=not elsewhere)
     if blocker is not None:
         return blocker
     if reader == ALWAYS:
         return "copy attention, coverage and guided alignment read the attention matrix"
-    if versions.has_position_terms(attention):
-        return "position terms in the scores need the attention matrix"
+    if versions.learns_bias(attention):
+        return "a learned bias of positions needs a gradient as large as the attention matrix"
     if versions.shares_keys(attention):
         return "shared keys (num_kv) and tensor parallelism are not fused"
     return None

@@ -114,11 +114,35 @@ def fast_paths(attention: Any) -> dict[str, Any]:
     )
 
 
-def has_position_terms(attention: Any) -> bool:
-    """Whether positions enter the scores: relative ones in both versions, more kinds in 3.5.1."""
-    return bool(
-        attention.max_relative_positions or getattr(attention, "relative_positions_buckets", 0)
+def learns_bias(attention: Any) -> bool:
+    """Whether a learned bias for classes of distances is added to the scores: 3.5.1, as T5."""
+    return bool(getattr(attention, "relative_positions_buckets", 0))
+
+
+def alibi_slopes(attention: Any) -> Tensor | None:
+    """What every step of distance takes from the scores of each head, if anything: in 3.5.1."""
+    if attention.max_relative_positions != -2:
+        return None
+    slopes: Tensor = attention.alibi.slopes.flatten()
+    return slopes
+
+
+def rotate(attention: Any, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    """Query and key (batch, heads, length, size) turned by their places, if 3.5.1 is asked to."""
+    if attention.max_relative_positions != -1:
+        return query, key
+    from onmt.modules.multi_headed_attn import apply_rotary_emb, rotaryembeddings
+
+    length = query.size(2)
+    if length > attention.rope.size(0):
+        attention.rope, attention.cos, attention.sin = rotaryembeddings(
+            attention.rotary_dim, maxseqlen=length + 2048, base=attention.rotary_theta
+        )
+    rope = attention.rope[:length].to(query.device)
+    turned: tuple[Tensor, Tensor] = apply_rotary_emb(
+        query, key, rope, interleave=attention.rotary_interleave
     )
+    return turned
 
 
 def shares_keys(attention: Any) -> bool:

@@ -14,6 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from onmt_evsoftmax import evsoftmax_attention, get_normalizer, kernels, sparse_attention
 from onmt_evsoftmax.attention import BACKENDS, fusion_blocker
+from onmt_evsoftmax.kernels.triton import available, interpreted
 from onmt_evsoftmax.normalizers.registry import get_record, normalizer_names
 
 # --- torch's arguments ----------------------------------------------------------------------------
@@ -88,7 +89,12 @@ def test_heads_may_share_keys_and_values(backend, shared):
         ((True,), {}, TypeError, "attn_mask must be a Tensor or None, not bool"),
         ((), {"normalizer": 3}, TypeError, "normalizer must be a name"),
         ((), {"normalizer": "evsotfmax"}, ValueError, "did you mean evsoftmax"),
-        ((), {"backend": "way"}, ValueError, "backend must be one of auto, fused, flex, explicit"),
+        (
+            (),
+            {"backend": "way"},
+            ValueError,
+            "backend must be one of auto, fused, triton, blocks, explicit",
+        ),
         ((), {"enable_gqa": True}, ValueError, "a multiple of those of key and value"),
     ],
 )
@@ -150,20 +156,12 @@ def test_what_cannot_be_fused_says_why():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("backend", list(BACKENDS))
-@pytest.mark.filterwarnings("ignore")
-def test_equal_keys_get_equal_weights_in_every_backend(backend, dtype, monkeypatch):
+def test_equal_keys_get_equal_weights_in_every_backend(backend, dtype):
     """BLAS may give equal keys scores with different last bits; how often depends on the sizes."""
     if backend == "fused" and (dtype == torch.float64 or not kernels.available()):
         pytest.skip("not what the kernel computes")
-    if backend == "flex":
-        from torch.nn.attention import flex_attention
-
-        from onmt_evsoftmax.attention import flex
-
-        if dtype != torch.float32:
-            pytest.skip("float32 shows it")
-        monkeypatch.setattr(flex, "_compiled", lambda: flex_attention.flex_attention)
-        monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+    if backend == "triton" and (dtype == torch.float64 or not (available() and interpreted())):
+        pytest.skip("needs Triton's interpreter, and float32")
     for seed in range(4):
         for keys in (5, 12, 37, 65, 100):
             for size in (7, 16, 64):

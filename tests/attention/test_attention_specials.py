@@ -9,7 +9,6 @@ import torch
 from attention_cases import generator, random
 from compiled import needs_kernels
 
-from onmt_evsoftmax.attention import flex
 from onmt_evsoftmax.attention.sparse_attention import evsoftmax_attention
 
 
@@ -54,22 +53,6 @@ def test_masked_keys_take_no_part_explicitly(given):
         out = evsoftmax_attention(*leaves, backend="explicit", **options)
         torch.testing.assert_close(out, expected, atol=1e-6, rtol=1e-5)
         check_gradients(torch.autograd.grad(out.square().sum(), leaves), mask)
-
-
-def test_masked_keys_take_no_part_through_flex(monkeypatch):
-    """Uncompiled, and without the explicit backend to help out."""
-    from torch.nn.attention import flex_attention
-
-    monkeypatch.setattr(flex, "_compiled", lambda: flex_attention.flex_attention)
-    monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
-    query, key, value = (random(2, 2, 50, 16, seed=i) for i in range(3))
-    mask = torch.rand(50, generator=generator(3)) < 0.6
-    expected = evsoftmax_attention(query, key[:, :, mask], value[:, :, mask], backend="explicit")
-    monkeypatch.setattr(flex.explicit, "run", None)
-    with torch.no_grad():
-        for leaves in junk_cases(query, key, value, mask):
-            out = evsoftmax_attention(*leaves, mask, backend="flex")
-            torch.testing.assert_close(out, expected, atol=2e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("backend", ["auto", "explicit"])

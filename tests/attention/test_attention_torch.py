@@ -54,9 +54,15 @@ def test_operators_keep_torch_s_rules():
     mask, bias = torch.ones(2, 1, 1, 20, dtype=torch.bool), random(1, 2, 20, 20)
     forward = torch.ops.onmt_evsoftmax.attention_forward.default
     for name in SLOPES:
-        torch.library.opcheck(forward, (name, *tensors, mask, None, True, 0.3, 0.0, None))
-        dropped = (name, *tensors, None, bias, False, 0.3, 0.5, torch.tensor(7))
+        plain = (None, None, None, None, 0, True, 0.3, 0.0, None)
+        torch.library.opcheck(forward, (name, *tensors, mask, None, *plain))
+        table, slopes = random(5, 8).requires_grad_(), torch.ones(2, 2)
+        terms = (None, table, table.detach().clone().requires_grad_(), slopes, 1)
+        dropped = (name, *tensors, None, bias, *terms, False, 0.3, 0.5, torch.tensor(7))
         torch.library.opcheck(forward, dropped)
+    alpha = torch.full((2, 2), 1.3, requires_grad=True)
+    options = (alpha, None, None, None, 0, True, 0.3, 0.0, None)
+    torch.library.opcheck(forward, ("entmax", *tensors, mask, None, *options))
 
 
 @needs_kernels

@@ -15,6 +15,8 @@ import pytest
 import traces
 import yaml
 
+from onmt_evsoftmax.kernels.triton import available
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 FENCED = re.compile(r"(?:`([^`\n]+)`:\n\n)?```(\w+)\n(.*?)```", re.DOTALL)
@@ -41,7 +43,7 @@ module = get_normalizer("nearmax", width="2")
 assert torch.autograd.gradcheck(module, scores)
 poisoned = module(torch.tensor([[1.0, float("nan"), 0.0], [0.0, 1.0, 2.0]]))
 assert poisoned[0].isnan().all() and not poisoned[1].isnan().any()
-print("kernel" if "nearmax" in kernels.library.NORMALIZERS else "torch")
+print("kernel" if kernels.serves("nearmax", torch.zeros(3), 1.5) else "torch")
 """
 
 
@@ -113,21 +115,10 @@ def test_normalizer(copy: Copy) -> None:
     assert copy.run("python check.py").strip() == "torch"
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("cc") is None, reason="NO COMPILER, the kernel was not compiled")
-def test_kernel(copy: Copy) -> None:
-    shutil.copy(ROOT / "setup.py", copy.folder)
-    shutil.copy(ROOT / "onmt_evsoftmax_hook.py", copy.folder)
-    (copy.folder / "README.md").touch()
+def write_calls(copy: Copy) -> None:
+    """nearmax with the functions that try a kernel first."""
     copy.write(section("A normalizer"))
     page = section("With a kernel for CPUs")
-    copy.write(page)
-    table = copy.folder / "onmt_evsoftmax/kernels/c/normalizers.h"
-    text = table.read_text()
-    include = '#include "rows_entmax15.h"'
-    text = text.replace("X(entmax15)", "X(entmax15) \\\n    X(nearmax)", 1)
-    text = text.replace(include, f'{include}\n#include "rows_nearmax.h"', 1)
-    table.write_text(text)
     (code,) = [text for path, kind, text in FENCED.findall(page) if kind == "python"]
     module = copy.folder / "onmt_evsoftmax/normalizers/nearmax.py"
     before, after = module.read_text().split("@masked.row_function")
@@ -135,11 +126,38 @@ def test_kernel(copy: Copy) -> None:
         "order=80,", 'order=80, row_kernel="nearmax",'
     )
     module.write_text(f"{before}{code}{rest}")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None, reason="NO COMPILER, the kernel was not compiled")
+def test_kernel(copy: Copy) -> None:
+    shutil.copy(ROOT / "setup.py", copy.folder)
+    shutil.copy(ROOT / "onmt_evsoftmax_hook.py", copy.folder)
+    (copy.folder / "README.md").touch()
+    write_calls(copy)
+    copy.write(section("With a kernel for CPUs"))
+    table = copy.folder / "onmt_evsoftmax/kernels/c/normalizers.h"
+    text = table.read_text()
+    include = '#include "rows_entmax15.h"'
+    text = text.replace("X(entmax15)", "X(entmax15) \\\n    X(nearmax)", 1)
+    text = text.replace(include, f'{include}\n#include "rows_nearmax.h"', 1)
+    table.write_text(text)
     for library in (copy.folder / "onmt_evsoftmax/kernels").glob("_native*"):
         library.unlink()
     copy.run("python setup.py build_ext --inplace")
     (copy.folder / "check.py").write_text(CHECK)
     assert copy.run("python check.py").strip() == "kernel"
+
+
+@pytest.mark.skipif(
+    not available(), reason="NO TRITON, the GPU kernel was not run: make test-triton"
+)
+def test_gpu_kernel(copy: Copy) -> None:
+    write_calls(copy)
+    copy.write(section("With a kernel for GPUs"))
+    (copy.folder / "check.py").write_text(CHECK)
+    settings = "TRITON_INTERPRET=1 ONMT_EVSOFTMAX_BACKEND=triton"
+    assert copy.run(f"{settings} python -W ignore check.py").strip() == "kernel"
 
 
 def test_another_package(copy: Copy) -> None:

@@ -12,13 +12,16 @@ from onmt_evsoftmax.normalizers import functional
 
 pytestmark = with_each_instruction_set
 
+#: No alpha, relative positions or slopes; offset, causal, scale, dropout, seed.
+PLAIN = (None, None, None, None, 0, False, 1.0, 0.0, None)
+
 
 @each
 def test_operators_keep_torch_s_rules(name):
     scores = torch.randn(3, 4, 9, requires_grad=True)
     mask = torch.rand(3, 1, 9) < 0.8
     forward = torch.ops.onmt_evsoftmax.rows_forward.default
-    parameter = library.RANGES[name][1] and 1e-3
+    parameter = library.RANGES[name][0]  # the least that it takes
     for arguments in ((None, 0.0, True), (mask, 0.0, False), (mask, parameter, True)):
         torch.library.opcheck(forward, (name, scores, *arguments))
     p = torch.rand(3, 4, 9)
@@ -90,18 +93,25 @@ def test_operators_refuse_what_would_be_read_past_its_end():
     query, value = torch.randn(1, 1, 5, 64), torch.randn(1, 1, 5, 8)
     with pytest.raises(ValueError, match="query, key and value must be"):
         operators.attention_forward(
-            "evsoftmax", query, torch.randn(1, 1, 500, 4), value, None, None, False, 1.0, 0.0, None
+            "evsoftmax", query, torch.randn(1, 1, 500, 4), value, None, None, *PLAIN
         )
     same, wide = torch.randn(1, 1, 5, 64), torch.ones(1, 1, 5, 4)
     for mask, bias in ((wide.bool(), None), (None, wide), (wide[0].bool(), None), (wide, None)):
         with pytest.raises(ValueError, match=r"must be torch.* and broadcast to"):
-            operators.attention_forward(
-                "sparsemax", query, same, value, mask, bias, False, 1.0, 0.0, None
-            )
+            operators.attention_forward("sparsemax", query, same, value, mask, bias, *PLAIN)
+    for name, terms, says in (
+        ("entmax", (None, None, None, None), "which needs it"),
+        ("sparsemax", (torch.ones(1, 1), None, None, None), "which needs it"),
+        ("entmax", (torch.full((1, 1), 2.5), None, None, None), "takes no alpha from"),
+        ("sparsemax", (None, torch.ones(5, 7), None, None), "relative_keys must be of shape"),
+        ("sparsemax", (None, torch.ones(4, 64), None, None), "odd number of rows"),
+        ("sparsemax", (None, None, torch.ones(5, 8), None), "need relative_keys"),
+        ("sparsemax", (None, None, None, torch.ones(3)), "slopes must be of shape"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            operators.attention_forward(name, query, same, value, None, None, *terms, *PLAIN[4:])
     with pytest.raises(ValueError, match="must be one of evsoftmax"):
-        operators.attention_forward(
-            "softmax", query, same, value, None, None, False, 1.0, 0.0, None
-        )
+        operators.attention_forward("softmax", query, same, value, None, None, *PLAIN)
 
 
 def test_operators_refuse_in_a_sentence():
@@ -126,13 +136,13 @@ def test_operators_refuse_in_a_sentence():
 
 def test_attention_operators_refuse_what_the_forward_pass_did_not_give():
     operators = torch.ops.onmt_evsoftmax
-    tensors, options = [torch.randn(1, 1, 5, 8) for _ in range(3)], (False, 1.0, 0.0, None)
+    tensors, options = [torch.randn(1, 1, 5, 8) for _ in range(3)], PLAIN[4:]
     for dropout_p in (0.5, 1.5, -1.0):
         with pytest.raises(ValueError, match="dropout_p must be"):
             operators.attention_forward(
-                "evsoftmax", *tensors, None, None, False, 1.0, dropout_p, None
+                "evsoftmax", *tensors, None, None, *PLAIN[:7], dropout_p, None
             )
-    limits = (None, None)
+    limits = (None, None, *PLAIN[:4])
     saved = list(operators.attention_forward("sparsemax", *tensors, *limits, *options))
     grad = torch.randn(1, 1, 5, 8)
     expected = operators.attention_backward(grad, "sparsemax", *tensors, *limits, *saved, *options)

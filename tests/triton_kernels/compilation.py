@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -18,6 +19,11 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
+
+from onmt_evsoftmax.kernels.triton import attention, rows
+from onmt_evsoftmax.kernels.triton.normalizers import NAMES, load
+from onmt_evsoftmax.kernels.triton.rows import longest_tile
+from onmt_evsoftmax.kernels.triton.tiles import largest_head
 
 #: Compute capability → shared memory that one program may use, in bytes (CUDA's programming guide).
 SHARED_MEMORY = {80: 163 * 1024, 86: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024}
@@ -107,7 +113,6 @@ def attention_launches(
     normalizer, dtype, head, capability, *, kind="keys", causal=True, dropout=True, skip=False
 ) -> dict[str, Launch]:
     """The launches of one forward and backward pass: kernel → launch."""
-    from onmt_evsoftmax.kernels.triton import attention
 
     def empty(*shape, dtype=dtype):
         return torch.empty(shape, dtype=dtype, device="meta")
@@ -119,25 +124,24 @@ def attention_launches(
     elif kind == "queries":
         mask, bias = empty(2, 1, 500, 600, dtype=torch.bool), empty(1, 8, 500, 600)
     seed = empty(dtype=torch.int64) if dropout else None
-    options = attention.Options(normalizer, causal, 0.125, 0.1 if dropout else 0.0, skip)
+    options = attention.Options(causal, 0.125, 0.1 if dropout else 0.0, seed, skip)
+    tensors = (query, key, value, mask, bias)
     with (
         recorded() as launches,
         mock.patch.object(attention, "_capability", return_value=capability // 10),
     ):
-        out, rows = attention.attention_forward(query, key, value, mask, bias, seed, options)
-        attention.attention_backward(out, query, key, value, mask, bias, seed, out, rows, options)
+        out, *rows = attention.attention_forward(normalizer, *tensors, options)
+        attention.attention_backward(out, normalizer, *tensors, out, *rows, options)
     return {launch.kernel.__name__: launch for launch in launches}
 
 
-def row_launches(normalizer, dtype, columns, *, masked=True, eps=0.0) -> dict[str, Launch]:
+def row_launches(normalizer, dtype, columns) -> dict[str, Launch]:
     """The launches of rows forward and backward."""
-    from onmt_evsoftmax.kernels.triton import rows
-
     scores = torch.empty(64, columns, dtype=dtype, device="meta")
-    mask = torch.empty(1, columns, dtype=torch.bool, device="meta") if masked else None
-    alpha = torch.empty(64, 1, device="meta") if normalizer == "entmax" else None
+    mask = torch.empty(1, columns, dtype=torch.bool, device="meta")
+    alpha = torch.empty(64, 1, device="meta") if load(normalizer).per_row else None
     with recorded() as launches:
-        p, _ = rows.rows_forward(normalizer, scores, mask, eps=eps, alpha=alpha)
+        p, _ = rows.rows_forward(normalizer, scores, mask, alpha=alpha)
         rows.rows_backward(normalizer, p, p, alpha=alpha, want_alpha=alpha is not None)
     return {launch.kernel.__name__: launch for launch in launches}
 
@@ -168,20 +172,21 @@ HEADS = {torch.bfloat16: (64, 128, 256), torch.float32: (64, 128)}
 
 
 def attention_configurations(capability: int) -> list[Configuration]:
-    """Every tile of the table, with the most that it may have to do."""
-    from onmt_evsoftmax.kernels.triton.tiles import largest_head
+    """Every tile of the table, with the most that it may have to do.
 
+    That is the work of the normalizer with the longest functions, of those that search their
+    threshold; the others' are shorter.
+    """
     found = []
+    attending = [name for name in NAMES if load(name).attention_weights is not None]
     for dtype, heads in HEADS.items():
         for head in heads:
             if head > largest_head(float32=dtype == torch.float32, capability=capability // 10):
                 continue
-            for normalizer in ("evsoftmax", "sparsemax", "entmax15"):
+            for normalizer in attending:
                 kinds = {HEAVY: {"kind": "queries"}}
-                if normalizer == "evsoftmax" and dtype != torch.float32:
+                if load(normalizer).mean and dtype != torch.float32:
                     kinds[LIGHT] = {"kind": "keys", "dropout": False}
-                elif normalizer == "sparsemax" and head != 128:
-                    continue  # entmax-1.5 is the same with a square
                 for extras, options in kinds.items():
                     launches = attention_launches(normalizer, dtype, head, capability, **options)
                     found += [
@@ -192,16 +197,14 @@ def attention_configurations(capability: int) -> list[Configuration]:
 
 
 def row_configurations() -> list[Configuration]:
-    """Tiles of many rows and of one, and rows beyond, of every normalizer."""
-    from onmt_evsoftmax.kernels.triton.rows import longest_tile
+    """Tiles of many rows and of one, and rows beyond, of every normalizer.
 
+    bfloat16 and float16 are float32 after loading, so float32 and float64 show all there is.
+    """
     found = []
-    for dtype in (torch.bfloat16, torch.float32, torch.float64):
-        for normalizer in ("evsoftmax", "sparsemax", "entmax15", "entmax"):
-            if dtype != torch.float32 and normalizer in ("sparsemax", "entmax15"):
-                continue  # float16 and bfloat16 are float32 after loading
-            longest = longest_tile(normalizer, dtype == torch.float64)
-            for columns in (64, longest, 256000):
+    for dtype in (torch.float32, torch.float64):
+        for normalizer in NAMES:
+            for columns in (64, longest_tile(load(normalizer), dtype == torch.float64), 256000):
                 found += [
                     Configuration(name, normalizer, TYPES[dtype], str(columns), "mask", launch)
                     for name, launch in row_launches(normalizer, dtype, columns).items()
@@ -209,7 +212,24 @@ def row_configurations() -> list[Configuration]:
     return found
 
 
-# --- the table of the documentation ---------------------------------------------------------------
+def configurations(capability: int) -> list[Configuration]:
+    """Everything that is shipped for a target."""
+    return attention_configurations(capability) + row_configurations()
+
+
+def in_ci(capability: int, one: Configuration) -> bool:
+    """Whether it is compiled for every change: what an A100 runs (without the sizes and types that
+    are rare), and attention with heads of 64 for an H100; one normalizer of each kind."""
+    if "rows" in one.kernel:
+        return capability == 80 and one.dtype == "fp32"
+    sizes = ("64", "128") if capability == 80 and one.dtype == "bf16" else ("64",)
+    return capability in (80, 90) and one.normalizer != "sparsemax" and one.size in sizes
+
+
+# --- the tables of the documentation --------------------------------------------------------------
+
+PAGE = Path(__file__).parents[2] / "docs" / "gpu.md"
+BEGIN, END = "<!-- {}: make gpu-tables -->\n", "<!-- end -->"
 
 
 def row_of(configuration: Configuration) -> tuple[str, ...]:
@@ -217,31 +237,40 @@ def row_of(configuration: Configuration) -> tuple[str, ...]:
     return (*configuration[:5], configuration.tile())
 
 
+def cell(one: Compiled) -> str:
+    """Registers, kilobytes of shared memory, and what is spilled, which should be nothing."""
+    spills = f", {one.spilled} bytes spilled" if one.spilled else ""
+    return f"{one.registers}, {one.shared / 1024:.0f} KB{spills}"
+
+
 def markdown(results: dict[tuple[str, ...], dict[int, Compiled]]) -> str:
-    """``results`` as a table: registers, and kilobytes of shared memory, on every target."""
+    """``results`` as a table, a column for every target."""
     head = ["kernel", "normalizer", "type", "head or row", "with", "tile"]
     head += [f"sm_{capability}" for capability in SHARED_MEMORY]
     lines = [head, ["---"] * len(head)]
     for row, found in results.items():
-        cells = []
-        for capability in SHARED_MEMORY:
-            if capability in found:
-                one = found[capability]
-                spills = f", {one.spilled} bytes spilled" if one.spilled else ""
-                cells.append(f"{one.registers}, {one.shared / 1024:.0f} KB{spills}")
-            else:
-                cells.append("–")
-        lines.append([*row, *cells])
+        lines.append([*row, *(cell(found[c]) if c in found else "–" for c in SHARED_MEMORY)])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def replaced(text: str, name: str, table: str) -> str:
+    """The page with another table of that name."""
+    before, rest = text.split(BEGIN.format(name))
+    return before + BEGIN.format(name) + "\n" + table + "\n\n" + END + rest.split(END, 1)[1]
+
+
 def main() -> None:
-    """Compile everything for every target and print the table for ``docs/gpu.md``."""
+    """Compile everything for every target, and write the tables of ``docs/gpu.md``."""
+    from onmt_evsoftmax.kernels.triton import cost
+
     results: dict[tuple[str, ...], dict[int, Compiled]] = {}
     for capability in SHARED_MEMORY:
-        for one in attention_configurations(capability) + row_configurations():
-            results.setdefault(row_of(one), {})[capability] = compile_for(one.launch, capability)
-    print(markdown(results))
+        for one in configurations(capability):
+            found = compile_for(one.launch, capability)
+            print(f"sm_{capability}", *row_of(one), cell(found), sep=" | ", flush=True)
+            results.setdefault(row_of(one), {})[capability] = found
+    text = replaced(PAGE.read_text(encoding="utf-8"), "registers", markdown(results))
+    PAGE.write_text(replaced(text, "predictions", cost.markdown()), encoding="utf-8")
 
 
 if __name__ == "__main__":

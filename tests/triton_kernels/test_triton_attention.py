@@ -9,14 +9,13 @@ import pytest
 import torch
 from attention_cases import generator, random
 from attention_reference import reference
-from where import DEVICE, runs_kernels
+from where import ATTENTION, DEVICE, runs_kernels
 
 from onmt_evsoftmax.attention import dropout
 
 pytestmark = [runs_kernels, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 
-NAMES = ["evsoftmax", "sparsemax", "entmax15"]
-each = pytest.mark.parametrize("name", NAMES)
+each = pytest.mark.parametrize("name", ATTENTION)
 
 
 def on_device(*tensors):
@@ -31,15 +30,14 @@ def run(name, query, key, value, mask=None, bias=None, grad=None, **options):
         attention_forward,
     )
 
-    seed = options.pop("seed", None)
     options.setdefault("scale", 1 / math.sqrt(query.size(-1)))
     options.setdefault("causal", False)
-    call = Options(name, **options)
-    tensors = on_device(query, key, value, mask, bias, seed)
-    out, rows = attention_forward(*tensors, call)
+    call = Options(**options)
+    tensors = on_device(query, key, value, mask, bias)
+    out, *rows = attention_forward(name, *tensors, call)
     if grad is None:
         return out.cpu(), None
-    grads = attention_backward(grad.to(DEVICE), *tensors, out, rows, call)
+    grads = attention_backward(grad.to(DEVICE), name, *tensors, out, *rows, call)
     return out.cpu(), [g.cpu() for g in grads]
 
 

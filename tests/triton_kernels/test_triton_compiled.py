@@ -6,8 +6,6 @@ Needs a process without TRITON_INTERPRET.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from onmt_evsoftmax.kernels.triton import available, interpreted
@@ -15,18 +13,17 @@ from onmt_evsoftmax.kernels.triton import available, interpreted
 if not available() or interpreted():
     pytest.skip("needs Triton (make test-triton), not interpreted", allow_module_level=True)
 
-from compilation import (
-    SHARED_MEMORY,
-    attention_configurations,
-    compile_for,
-    row_configurations,
-    row_of,
-)
+from compilation import PAGE, SHARED_MEMORY, compile_for, configurations, in_ci, row_of
 
 CASES = [
-    pytest.param(capability, one, id=f"sm_{capability}-" + "-".join(row_of(one)))
+    pytest.param(
+        capability,
+        one,
+        id=f"sm_{capability}-" + "-".join(row_of(one)),
+        marks=() if in_ci(capability, one) else pytest.mark.slow,
+    )
     for capability in SHARED_MEMORY
-    for one in attention_configurations(capability) + row_configurations()
+    for one in configurations(capability)
 ]
 
 
@@ -41,6 +38,6 @@ def test_nothing_is_spilled(capability, configuration):
 
 
 def test_the_documentation_lists_every_configuration():
-    text = (Path(__file__).parents[2] / "docs" / "gpu.md").read_text(encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
     for case in CASES:
         assert "| " + " | ".join(row_of(case.values[1])) + " |" in text

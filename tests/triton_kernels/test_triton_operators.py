@@ -9,35 +9,38 @@ import pytest
 import torch
 from attention_cases import random
 from torch._subclasses.fake_tensor import FakeTensorMode
-from where import DEVICE, runs_kernels
+from where import ATTENTION, DEVICE, runs_kernels
 
-from onmt_evsoftmax.kernels.triton import available, interpreted, operators
+from onmt_evsoftmax.kernels.triton import available, interpreted
+from onmt_evsoftmax.kernels.triton.normalizers import NAMES, load
+from onmt_evsoftmax.normalizers.registry import own_records
 
+ROWS = {record.row_kernel for record in own_records() if record.row_kernel}
 ops = torch.ops.onmt_evsoftmax_triton
-OPTIONS = (False, 0.25, 0.0, False)
+OPTIONS = (False, 0.25, 0.0, None)
 
 
 def attention(query, key, value, normalizer="evsoftmax"):
-    return ops.attention_forward(query, key, value, None, None, None, normalizer, *OPTIONS)[0]
+    return ops.attention_forward(normalizer, query, key, value, None, None, *OPTIONS)[0]
 
 
 @runs_kernels
-@pytest.mark.parametrize("normalizer", operators.ROW_NORMALIZERS)
+@pytest.mark.parametrize("normalizer", NAMES)
 def test_rows_pass_torchs_own_check(normalizer):
     scores = random(3, 5, 20).to(DEVICE).requires_grad_()
     mask = random(1, 5, 20, seed=1).to(DEVICE) > -1
     alpha = None
-    if normalizer == "entmax":
+    if load(normalizer).per_row:
         alpha = torch.full((1, 5, 1), 1.4, device=DEVICE, requires_grad=True)
-    arguments = (scores, mask, alpha, normalizer, 0.0, True)
+    arguments = (normalizer, scores, mask, 0.0, alpha, True)
     torch.library.opcheck(ops.rows_forward.default, arguments)
 
 
 @runs_kernels
-@pytest.mark.parametrize("normalizer", operators.ATTENTION_NORMALIZERS)
+@pytest.mark.parametrize("normalizer", ATTENTION)
 def test_attention_passes_torchs_own_check(normalizer):
     tensors = [random(1, 2, 9, 16, seed=i).to(DEVICE).requires_grad_() for i in range(3)]
-    arguments = (*tensors, None, None, None, normalizer, *OPTIONS)
+    arguments = (normalizer, *tensors, None, None, *OPTIONS)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(ops.attention_forward.default, arguments, test_utils=checks)
 
@@ -48,7 +51,7 @@ def test_compiled_whole():
 
     def step(query, key, value, scores):
         out = attention(query * 2, key, value).relu()
-        return out.sum() + ops.rows_forward(scores, None, None, "sparsemax", 0.0, False)[0].sum()
+        return out.sum() + ops.rows_forward("sparsemax", scores, None, 0.0, None, False)[0].sum()
 
     leaves = [random(1, 2, 9, 16, seed=i).to(DEVICE).requires_grad_() for i in range(3)]
     leaves.append(random(4, 9, seed=3).to(DEVICE).requires_grad_())
@@ -66,7 +69,7 @@ def test_learned_alpha_gets_its_gradient():
     alpha.requires_grad_()
 
     def loss(at):
-        return (ops.rows_forward(scores, None, at, "entmax", 0.0, False)[0] * grad).sum((0, 2, 3))
+        return (ops.rows_forward("entmax", scores, None, 0.0, at, False)[0] * grad).sum((0, 2, 3))
 
     (got,) = torch.autograd.grad(loss(alpha).sum(), alpha)
     with torch.no_grad():
@@ -79,7 +82,7 @@ def test_fake_cuda_tensors_need_neither_a_gpu_nor_triton():
         query = torch.empty(2, 4, 10, 16, device="cuda", dtype=torch.bfloat16)
         key = torch.empty(2, 2, 7, 16, device="cuda", dtype=torch.bfloat16)
         out = attention(query, key, torch.empty(2, 2, 7, 24, device="cuda", dtype=torch.bfloat16))
-        p, support = ops.rows_forward(query, None, None, "entmax15", 0.0, True)
+        p, support = ops.rows_forward("entmax15", query, None, 0.0, None, True)
     assert (out.shape, out.dtype, out.device.type) == ((2, 4, 10, 24), torch.bfloat16, "cuda")
     assert (p.shape, support.dtype) == (query.shape, torch.bool)
 
@@ -87,31 +90,32 @@ def test_fake_cuda_tensors_need_neither_a_gpu_nor_triton():
 @runs_kernels
 def test_operators_refuse_what_a_kernel_would_misread():
     x = random(1, 2, 9, 16).to(DEVICE)
-    with pytest.raises(ValueError, match="must be one of evsoftmax"):
-        ops.rows_forward(x, None, None, "softmax", 0.0, True)
+    large = torch.ones(1, 3, 9, 16, dtype=torch.bool)
+    with pytest.raises(ValueError, match="must be one of entmax"):
+        ops.rows_forward("softmax", x, None, 0.0, None, True)
     with pytest.raises(ValueError, match="entmax needs an alpha"):
-        ops.rows_forward(x, None, None, "entmax", 0.0, True)
+        ops.rows_forward("entmax", x, None, 0.0, None, True)
     with pytest.raises(ValueError, match="broadcast"):
-        ops.rows_forward(x, torch.ones(1, 3, 9, 16, dtype=torch.bool), None, "sparsemax", 0.0, True)
+        ops.rows_forward("sparsemax", x, large, 0.0, None, True)
     with pytest.raises(TypeError, match="boolean"):
-        ops.rows_forward(x, torch.ones_like(x), None, "sparsemax", 0.0, True)
+        ops.rows_forward("sparsemax", x, torch.ones_like(x), 0.0, None, True)
+    with pytest.raises(ValueError, match="no attention kernel for entmax"):
+        attention(x, x, x, "entmax")
     with pytest.raises(ValueError, match="query, key and value must be"):
         attention(x, x[:, :, :, :8], x)
     with pytest.raises(ValueError, match="query, key and value must be"):
         attention(x.double(), x.double(), x.double())
     bias = torch.zeros(1, 2, 9, 9, device=DEVICE, requires_grad=True)
     with pytest.raises(ValueError, match="no gradient for a bias"):
-        ops.attention_forward(x, x, x, None, bias, None, "evsoftmax", *OPTIONS)
+        ops.attention_forward("evsoftmax", x, x, x, None, bias, *OPTIONS)
     with pytest.raises(ValueError, match="with a seed"):
-        ops.attention_forward(x, x, x, None, None, None, "evsoftmax", False, 1.0, 0.5, False)
+        ops.attention_forward("evsoftmax", x, x, x, None, None, False, 1.0, 0.5, None)
 
 
 @pytest.mark.skipif(not available(), reason="needs Triton (make test-triton)")
-def test_operators_offer_what_there_are_kernels_for():
-    from onmt_evsoftmax.kernels.triton import attention, rows
-
-    assert tuple(rows.NORMALIZERS) == operators.ROW_NORMALIZERS
-    assert tuple(attention.NORMALIZERS) == operators.ATTENTION_NORMALIZERS
+def test_every_attention_kernel_that_a_record_names_is_there():
+    assert all(load(name).attention_weights is not None for name in ATTENTION)
+    assert set(NAMES) >= ROWS
 
 
 def test_what_cannot_be_served_is_said():
@@ -120,10 +124,8 @@ def test_what_cannot_be_served_is_said():
     x = torch.zeros(1, 2, 9, 16)
     assert rows_blocker("softmax", x) == "softmax has no Triton kernel"
     assert "torch.int64" in rows_blocker("sparsemax", x.long())
-    assert attention_blocker("entmax", x, x) == "entmax attention has no Triton kernel"
+    assert attention_blocker("softmax", x, x) == "softmax has no Triton kernel"
     assert "query is torch.float64" in attention_blocker("evsoftmax", x.double(), x.double())
-    bias = torch.zeros(9, 9, requires_grad=True)
-    assert "gradient for a bias" in attention_blocker("evsoftmax", x, x, bias)
     if available() and interpreted():
         assert attention_blocker("evsoftmax", x, x) is None
         wide = torch.zeros(1, 2, 9, 257)
@@ -137,7 +139,8 @@ def test_what_cannot_be_served_is_said():
 
 def test_importing_the_package_and_the_operators_imports_no_triton():
     code = (
-        "import sys, onmt_evsoftmax, onmt_evsoftmax.kernels.triton.serving; "
+        "import sys, onmt_evsoftmax_hook, onmt_evsoftmax, onmt_evsoftmax.opennmt, "
+        "onmt_evsoftmax.attention; "
         "sys.exit('triton' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -62,7 +62,7 @@ def compare_entmax(alpha: float, v: np.ndarray, p, support) -> None:
 
 def check(name, scores, mask, **options):
     """Every row of float32 ``scores`` against the reference of its valid entries alone."""
-    p, support = forward(name, scores, mask, **options)
+    p, support = forward(name, scores, mask, parameter=options.get("eps", 0.0))
     valid = scores > -math.inf if mask is None else mask.expand(scores.shape)
     columns = scores.size(-1)
     alpha = alpha_of(name)

@@ -4,8 +4,11 @@ import pytest
 import torch
 
 from onmt_evsoftmax.kernels.triton import available, interpreted
+from onmt_evsoftmax.kernels.triton.serving import served
 
 DEVICE = "cuda" if torch.cuda.is_available() and not interpreted() else "cpu"
+
+ATTENTION = list(served("attention_kernel"))
 
 #: For the top of a test file that runs kernels.
 runs_kernels = pytest.mark.skipif(

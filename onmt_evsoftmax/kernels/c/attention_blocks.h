@@ -20,6 +20,8 @@ typedef struct {
     float most[CHUNK];      /* the largest score so far */
     float threshold[CHUNK]; /* ev-softmax: known beforehand, or found at the end */
     double sum[CHUNK];      /* ev-softmax: of the scores so far, unless the threshold is known */
+    float gap;              /* entmax: alpha - 1 of the head */
+    double grad_alpha;      /* entmax, backward: of the item of work */
     uint8_t poisoned[CHUNK];/* a NaN or +inf was seen */
 } Lists;
 
@@ -54,6 +56,14 @@ INLINE float dot_plain(const float *a, const float *b, int64_t size) {
     if (d < size)
         sum += load_first(a + d, (int)(size - d), 0.0f) * load_first(b + d, (int)(size - d), 0.0f);
     return sum_everywhere(sum)[0];
+}
+
+/* to += weight * from. */
+INLINE void add_scaled(float *to, float weight, const float *from, int64_t size) {
+    int64_t e = 0;
+    if (weight == 0) return; /* most distances of a short row */
+    for (; e + LANES <= size; e += LANES) store(to + e, load(to + e) + load(from + e) * weight);
+    for (; e < size; e++) to[e] += from[e] * weight;
 }
 
 /* Tables of the relative positions of a chunk: `from` has its queries (or gradients of outputs). */
@@ -102,9 +112,10 @@ INLINE void add_terms(const Attention *task, const Packed *pack, const Distances
         add_constant(s, end, count, table[d->distances - 1]);
     }
     if (task->slopes) {
-        const float slope = task->slopes[p.head];
+        const float slope = task->slopes[pack->head];
+        const int64_t at = query + task->offset;
         for (int64_t j = 0; j < count; j++)
-            s[j] += slope * (float)(pack->position[tile + j] - (query + task->offset));
+            s[j] -= slope * fabsf((float)(pack->position[tile + j] - at));
     }
     if (task->bias) {
         const float *bias = task->bias + p.batch * task->bias_batch + p.head * task->bias_head
@@ -272,6 +283,52 @@ INLINE vf listed_factor(const Attention *task, const Packed *pack, uint64_t row_
     return dropout_factor(task, row_key, position);
 }
 
+/* ---------------------------------------------------------------------------- lists and distances */
+
+/* The first listed key of row i whose place among the packed is not before `place`. */
+INLINE int64_t listed_from(const Lists *l, int i, int64_t place) {
+    const int32_t *at = l->at + i * l->room;
+    int64_t low = 0, high = l->count[i];
+    while (low < high) {
+        const int64_t middle = (low + high) / 2;
+        if (at[middle] < place) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+INLINE float sum_of(const float *x, int64_t begin, int64_t end) {
+    Sum sum = {{0}, {0}};
+    int64_t k = begin;
+    for (; k + LANES <= end; k += LANES) sum_vector(&sum, load(x + k));
+    double total = sum_total(&sum);
+    for (; k < end; k++) total += x[k];
+    return (float)total;
+}
+
+/* What the listed keys of row i have of x, by their distances. Lists are in the order of the keys, so
+ * those beyond the window, most of them, come first and last. */
+INLINE void sum_by_distance(const Attention *task, const Packed *pack, const Lists *l,
+                            const Distances *d, int i, int64_t query, const float *x, float *to) {
+    const int32_t *at = l->at + i * l->room;
+    const int64_t begin = listed_from(l, i, d->near[i]), end = listed_from(l, i, d->far[i]);
+    memset(to, 0, (size_t)d->distances * sizeof(float));
+    for (int64_t k = begin; k < end; k++) to[distance_of(task, pack, query, at[k])] += x[k];
+    to[0] += sum_of(x, 0, begin);
+    to[d->distances - 1] += sum_of(x, end, l->count[i]);
+}
+
+/* x of every listed key of row i plus what the table has for its distance. */
+INLINE void add_by_distance(const Attention *task, const Packed *pack, const Lists *l,
+                            const Distances *d, int i, int64_t query, const float *table,
+                            float *x) {
+    const int32_t *at = l->at + i * l->room;
+    const int64_t begin = listed_from(l, i, d->near[i]), end = listed_from(l, i, d->far[i]);
+    add_constant(x, 0, begin, table[0]);
+    for (int64_t k = begin; k < end; k++) x[k] += table[distance_of(task, pack, query, at[k])];
+    add_constant(x, end, l->count[i], table[d->distances - 1]);
+}
+
 /* ----------------------------------------------------------------------------------- forward */
 
 /* The thresholds of rows begin .. begin + LANES - 1 of projections, in double; their lists become
@@ -305,6 +362,51 @@ static void project_lists(Lists *l, int normalizer, int begin, int rows, double 
         const float *d = l->score + (begin + i) * l->room;
         tau[i] = row_tau(normalizer, d, ROUNDED(found[i], LANES) / LANES);
     }
+}
+
+/* Of entmax with any alpha: the lists become weights, whose sums have the logarithms `level`. */
+static void weigh_lists(Lists *l, int begin, int rows, double level[LANES]) {
+    const vf gap = splat(l->gap);
+    int64_t found[LANES] = {0}, longest = 0;
+    float root[LANES];
+    for (int i = 0; i < LANES && begin + i < rows; i++) {
+        const int r = begin + i;
+        float *d = l->score + r * l->room;
+        level[i] = INFINITY;
+        if (l->poisoned[r] || !l->count[r]) continue;
+        found[i] = l->count[r];
+        for (int64_t k = 0; k < found[i]; k += LANES) store(d + k, load(d + k) - l->most[r]);
+        store(d + found[i], splat(-INFINITY));
+        longest = found[i] > longest ? found[i] : longest;
+    }
+    if (longest <= FORWARD_TOGETHER) {
+        Tile t;
+        t.n = ROUNDED(longest, LANES);
+        read_tile(&t, l->score + begin * l->room, l->room, found);
+        store(root, tile_alpha(&t, gap));
+    }
+    for (int i = 0; i < LANES; i++) {
+        if (!found[i]) continue;
+        float *d = l->score + (begin + i) * l->room;
+        if (longest > FORWARD_TOGETHER)
+            root[i] = row_alpha(d, ROUNDED(found[i], LANES) / LANES, gap)[0];
+        level[i] = log(alpha_weights(d, found[i], gap, splat(root[i])));
+    }
+}
+
+/* What remains of the list of row r, of weights: those above 0, divided by their sum. */
+INLINE void divide_row(Lists *l, int r, double level) {
+    const vf factor = splat((float)exp(-level));
+    float *score = l->score + r * l->room;
+    int32_t *at = l->at + r * l->room;
+    int64_t found = 0;
+    for (int64_t k = 0; k < l->count[r]; k += LANES) {
+        const vf w = load(score + k);
+        vi place;
+        memcpy(&place, at + k, sizeof place);
+        found += compress_at(score + found, at + found, w * factor, place, w > splat(0.0f));
+    }
+    l->count[r] = found;
 }
 
 /* What remains of the list of row r of a projection: its support, with probabilities. */
@@ -369,12 +471,10 @@ INLINE void give_out(const Attention *task, const Packed *pack, const Lists *l, 
     add_list(count, at, weight, pack->values, pack->value_size, sum);
     if (d->distances && task->relative_values) {
         float *mass = d->mass + i * d->distances;
-        memset(mass, 0, (size_t)d->distances * sizeof(float));
-        for (int64_t k = 0; k < count; k++)
-            mass[distance_of(task, pack, query, at[k])] += weight[k];
+        sum_by_distance(task, pack, l, d, i, query, weight, mass);
         for (int64_t m = 0; m < d->distances; m++)
-            for (int64_t e = 0; mass[m] != 0 && e < task->value_size; e++)
-                sum[e] += mass[m] * task->relative_values[m * task->value_size + e];
+            add_scaled(sum, mass[m], task->relative_values + m * task->value_size,
+                       task->value_size);
     }
     write_row(out, sum, task->value_size, 1);
 }
@@ -383,8 +483,8 @@ INLINE void give_out(const Attention *task, const Packed *pack, const Lists *l, 
  * mean distance, follow from the places of the keys. */
 static void add_mean_terms(const Attention *task, const Packed *pack, const Distances *d,
                            int64_t first, int rows, const int64_t *seen, float *threshold) {
-    double places = 0;
-    int64_t added = 0;
+    double places = 0, before = 0; /* sums of the places that are seen, and that are on the left */
+    int64_t added = 0, left = 0;
     for (int i = 0; i < rows; i++) {
         const int64_t count = seen[i];
         double more = 0;
@@ -398,9 +498,12 @@ static void add_mean_terms(const Attention *task, const Packed *pack, const Dist
                 more += table[distance_of(task, pack, first + i, at)];
         }
         if (task->slopes) {
+            const int64_t at = first + i + task->offset;
             for (; added < count; added++) places += pack->position[added];
-            const double from = (double)(first + i + task->offset) * (double)count;
-            more += task->slopes[place_of(task, pack->head).head] * (places - from);
+            for (; left < count && pack->position[left] <= at; left++)
+                before += pack->position[left];
+            const double reach = (double)at * (double)(2 * left - count);
+            more -= task->slopes[pack->head] * (places - 2 * before + reach);
         }
         threshold[i] = (float)(threshold[i] + more / (double)count);
     }
@@ -424,7 +527,8 @@ INLINE void collect_rows(const Attention *task, const Packed *pack, Lists *l, co
             const int64_t limit = seen[i] - tile < count ? seen[i] - tile : count;
             if (limit > 0 && has_terms(task))
                 add_terms(task, pack, d, i, first + i, tile, limit, s);
-            collect(l, normalizer, known, i, s, limit, reach(normalizer), tile);
+            const float far = normalizer == id_entmax ? 1.0f / l->gap : reach(normalizer);
+            collect(l, normalizer, known, i, s, limit, far, tile);
         }
     }
 }
@@ -455,7 +559,8 @@ static void forward_block(const Attention *task, Packed *pack, Lists *l, Distanc
     float *most = task->bar + pack->head * task->queries + first;
     for (int begin = 0; !needs_sum(normalizer) && begin < rows; begin += LANES) {
         double tau[LANES];
-        project_lists(l, normalizer, begin, rows, tau);
+        if (normalizer == id_entmax) weigh_lists(l, begin, rows, tau);
+        else project_lists(l, normalizer, begin, rows, tau);
         for (int i = begin; i < begin + LANES && i < rows; i++) level[i] = tau[i - begin];
     }
     for (int i = 0; i < rows; i++) {
@@ -482,6 +587,8 @@ static void forward_block(const Attention *task, Packed *pack, Lists *l, Distanc
             if (all) l->threshold[i] = mean_of_list(l, i);
             most[i] = l->threshold[i];
             level[i] = evidential_row(l, i);
+        } else if (normalizer == id_entmax) {
+            divide_row(l, i, level[i]);
         } else {
             project_row(l, normalizer, i, level[i]);
         }
@@ -531,6 +638,7 @@ INLINE int forward_blocks(int normalizer, const Attention *task, int64_t begin, 
     const int64_t chunks = chunks_of(task), height = height_of(task, normalizer, known);
     for (int64_t item = begin; item < end; item++) {
         pack_head(task, &pack, item / chunks);
+        if (task->alphas) lists.gap = (float)(task->alphas[item / chunks] - 1);
         const int64_t first = folded(item % chunks, chunks) * CHUNK;
         const int64_t last = first + CHUNK < task->queries ? first + CHUNK : task->queries;
         for (int64_t i = first; i < last; i += height)
@@ -571,6 +679,8 @@ INLINE void collect_support(Lists *l, int normalizer, int i, const float *scores
                             double level, float most, int64_t tile) {
     const float head = (float)level, tail = (float)(level - head), nan = head - head;
     const float factor = 1.0f / reach(normalizer);
+    const int powers = normalizer == id_entmax;
+    const float rate = powers ? l->gap / (float)exp(-l->gap * level) : 0; /* of x - most in v */
     float *score = l->score + i * l->room;
     int32_t *at = l->at + i * l->room;
     int64_t found = l->count[i];
@@ -583,6 +693,10 @@ INLINE void collect_support(Lists *l, int normalizer, int i, const float *scores
         if (needs_sum(normalizer)) {
             const vi kept = lanes & ~(s < splat(most));
             found += compress_at(score + found, at + found, s, counting(tile + j), kept);
+        } else if (powers) {
+            const vf z = (s - most) * rate;
+            const vi kept = lanes & ~(z <= splat(-1.0f));
+            found += compress_at(score + found, at + found, z, counting(tile + j), kept);
         } else {
             const vf u = (centered(s, splat(most), factor) - head) - tail;
             const vi kept = lanes & ~(u <= splat(0.0f));
@@ -595,7 +709,10 @@ INLINE void collect_support(Lists *l, int normalizer, int i, const float *scores
 /* Probabilities and slopes of a whole list. */
 INLINE void weigh_list(Lists *l, int normalizer, int i, double level) {
     const float head = (float)level, tail = (float)(level - head);
-    const vf nan = splat(head - head);
+    const vf nan = splat(head - head), b = splat(1.0f / l->gap - 1.0f);
+    const int powers = normalizer == id_entmax;
+    const float over = powers ? (float)exp(-level) : 0;
+    const float slope_over = powers ? (float)exp((l->gap - 1.0) * level) : 0;
     float *score = l->score + i * l->room, *slope = l->slope + i * l->room;
     for (int64_t k = 0; k < l->count[i]; k += LANES) {
         const vf x = load(score + k);
@@ -604,11 +721,33 @@ INLINE void weigh_list(Lists *l, int normalizer, int i, double level) {
             const vf p = both(y >= splat(UNDERFLOW), exp_nonpositive(y)) + nan;
             store(score + k, p);
             store(slope + k, p);
+        } else if (powers) {
+            vf quotient;
+            store(score + k, power(x, b, &quotient) * over + nan);
+            store(slope + k, quotient * slope_over + nan);
         } else {
             store(score + k, projected(normalizer, x) + nan);
             store(slope + k, projected_slope(normalizer, x) + nan);
         }
     }
+}
+
+/* What row i adds to the gradient of its alpha, while its list still has P; then it becomes P M. */
+INLINE void add_to_alpha(const Attention *task, const Packed *pack, Lists *l, int i, float mean,
+                         uint64_t key) {
+    float *score = l->score + i * l->room, *slope = l->slope + i * l->room;
+    const float *grad = l->grad + i * l->room;
+    const int64_t count = l->count[i];
+    Sum change = {{0}, {0}};
+    for (int64_t k = 0; k < count; k += LANES) {
+        const vi real = k + LANES <= count ? (vi){0} - 1 : first_lanes((int)(count - k));
+        const vf p = load(score + k), log_p = log_positive(larger(p, splat(0x1p-125f)));
+        const vf each = alpha_change(p, log_p, load(slope + k), splat(l->gap));
+        sum_vector(&change, both(real & ~(p <= splat(0.0f)), each * (load(grad + k) - mean)));
+        if (task->dropout > 0)
+            store(score + k, p * listed_factor(task, pack, key, l->at + i * l->room + k));
+    }
+    l->grad_alpha -= sum_total(&change);
 }
 
 /* P M, and dS, of a whole list whose `grad` is grad_out . values. */
@@ -619,22 +758,21 @@ INLINE void differentiate_list(const Attention *task, const Packed *pack, Lists 
     const int32_t *at = l->at + i * l->room;
     const int64_t count = l->count[i];
     const uint64_t key = dropout_key(task, pack->head, query);
-    if (d->distances && task->relative_values) {
-        const float *values = d->values + i * d->distances;
-        for (int64_t k = 0; k < count; k++) grad[k] += values[distance_of(task, pack, query, at[k])];
-    }
+    if (d->distances && task->relative_values)
+        add_by_distance(task, pack, l, d, i, query, d->values + i * d->distances, grad);
     Sum slopes = {{0}, {0}}, weighted = slopes;
     for (int64_t k = 0; k < count; k += LANES) {
         const vi real = k + LANES <= count ? (vi){0} - 1 : first_lanes((int)(count - k));
         vf factor = splat(1.0f);
         if (task->dropout > 0) factor = listed_factor(task, pack, key, at + k);
         const vf s = both(real, load(slope + k)), g = both(real, load(grad + k) * factor);
-        store(score + k, load(score + k) * factor);
+        if (!task->grad_alphas) store(score + k, load(score + k) * factor);
         store(grad + k, g);
         sum_vector(&slopes, s);
         sum_vector(&weighted, s * g);
     }
     const float mean = (float)(sum_total(&weighted) / (sum_total(&slopes) + DBL_MIN));
+    if (task->grad_alphas) add_to_alpha(task, pack, l, i, mean, key);
     for (int64_t k = 0; k < count; k += LANES)
         store(grad + k, load(slope + k) * (load(grad + k) - mean));
 }
@@ -704,22 +842,17 @@ static void backward_block(const Attention *task, Packed *pack, Lists *l, Distan
                  g->grad_query + i * pack->size);
         if (!d->distances) continue;
         float *mass = d->mass + i * d->distances, *grad = d->grad + i * d->distances;
-        memset(mass, 0, (size_t)d->distances * sizeof(float));
-        memset(grad, 0, (size_t)d->distances * sizeof(float));
-        for (int64_t k = 0; k < count; k++) {
-            const int64_t m = distance_of(task, pack, first + i, at[k]);
-            mass[m] += l->score[i * l->room + k];
-            grad[m] += l->grad[i * l->room + k];
-        }
+        sum_by_distance(task, pack, l, d, i, first + i, l->score + i * l->room, mass);
+        sum_by_distance(task, pack, l, d, i, first + i, l->grad + i * l->room, grad);
         const float *query = pack->queries + i * pack->size;
         const float *grad_out = g->grad_out + i * pack->value_size;
         for (int64_t m = 0; m < d->distances; m++) {
-            for (int64_t e = 0; grad[m] != 0 && e < task->size; e++) {
-                g->grad_query[i * pack->size + e] += grad[m] * task->relative_keys[m * task->size + e];
-                g->grad_relative_keys[m * task->size + e] += grad[m] * query[e];
-            }
-            for (int64_t e = 0; task->relative_values && mass[m] != 0 && e < task->value_size; e++)
-                g->grad_relative_values[m * task->value_size + e] += mass[m] * grad_out[e];
+            add_scaled(g->grad_query + i * pack->size, grad[m],
+                       task->relative_keys + m * task->size, task->size);
+            add_scaled(g->grad_relative_keys + m * task->size, grad[m], query, task->size);
+            if (task->relative_values)
+                add_scaled(g->grad_relative_values + m * task->value_size, mass[m], grad_out,
+                           task->value_size);
         }
     }
     for (int i = 0; i < rows; i++)
@@ -736,6 +869,11 @@ static void backward_block(const Attention *task, Packed *pack, Lists *l, Distan
                  1.0f, g->grad_keys + j * pack->size);
         begin = end;
     }
+}
+
+/* The table of gradients of one item of work, if there is any. */
+INLINE float *part_of(float *tables, int64_t item, const Distances *d, int64_t size) {
+    return tables ? tables + item * d->distances * size : NULL;
 }
 
 INLINE int backward_blocks(int normalizer, const Attention *task, int64_t begin, int64_t end) {
@@ -762,18 +900,21 @@ INLINE int backward_blocks(int normalizer, const Attention *task, int64_t begin,
         }
     }
     const int64_t chunks = chunks_of(task);
+    lists.gap = 1; /* read, but not used, where there is no alpha */
     for (int64_t item = begin; item < end; item++) {
+        if (task->alphas) lists.gap = (float)(task->alphas[item / task->splits] - 1);
+        lists.grad_alpha = 0;
         const int64_t split = item % task->splits;
         pack_head(task, &pack, item / task->splits);
         memset(g.grad_keys, 0, (size_t)(keys * pack.size) * sizeof(float));
         memset(g.grad_values, 0, (size_t)(keys * pack.value_size) * sizeof(float));
-        g.grad_relative_keys = task->grad_relative_keys
-                             + item * distances.distances * task->size;
-        g.grad_relative_values = task->grad_relative_values
-                               + item * distances.distances * task->value_size;
+        g.grad_relative_keys = part_of(task->grad_relative_keys, item, &distances, task->size);
+        g.grad_relative_values =
+            part_of(task->grad_relative_values, item, &distances, task->value_size);
         const int64_t last = chunks * (split + 1) / task->splits;
         for (int64_t c = chunks * split / task->splits; c < last; c++)
             backward_block(task, &pack, &lists, &distances, &g, normalizer, folded(c, chunks));
+        if (task->grad_alphas) task->grad_alphas[item] = lists.grad_alpha;
         const Place p = place_of(task, pack.head);
         unpack(&pack, g.grad_keys, pack.size, &task->grad_key, p, split * task->grad_key_split,
                task->keys, task->size);

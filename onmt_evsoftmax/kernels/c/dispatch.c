@@ -63,6 +63,14 @@ static int takes(int normalizer, double parameter) {
     return parameter == 0 || (parameter >= range[0] && parameter <= range[1]);
 }
 
+/* Parameters of all rows, if there are any; only entmax has one for every row. */
+static int take_each(int normalizer, const double *parameters, int64_t rows) {
+    if (parameters && normalizer != id_entmax) return 0;
+    for (int64_t r = 0; parameters && r < rows; r++)
+        if (parameters[r] == 0 || !takes(normalizer, parameters[r])) return 0;
+    return 1;
+}
+
 /* For tests: force an instruction set by name. BAD_ARGUMENT if the processor lacks it. */
 EXPORT int onmt_evsoftmax_select(const char *name) {
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
@@ -108,11 +116,12 @@ static void expect_result(void *data, int64_t elements, int dtype) {
 EXPORT int onmt_evsoftmax_rows_forward(int normalizer, int dtype, int64_t rows, int64_t columns,
                                        const int64_t *layout, const void *scores,
                                        const uint8_t *mask, void *probabilities, uint8_t *support,
-                                       double parameter, int threads) {
+                                       double parameter, const double *parameters,
+                                       int threads) {
     RowsForward task = {.normalizer = normalizer, .dtype = dtype, .columns = columns,
                         .scores = scores, .mask = mask, .probabilities = probabilities,
-                        .support = support, .parameter = parameter};
-    if (!takes(normalizer, parameter) || dtype < FLOAT32 || dtype > FLOAT16
+                        .support = support, .parameter = parameter, .parameters = parameters};
+    if (!takes(normalizer, parameter) || !take_each(normalizer, parameters, rows) || dtype < FLOAT32 || dtype > FLOAT16
         || rows < 0 || columns < 0 || (mask && !layout)) return BAD_ARGUMENT;
     if (rows == 0 || columns == 0) return OK;
     if (layout) {
@@ -129,11 +138,15 @@ EXPORT int onmt_evsoftmax_rows_forward(int normalizer, int dtype, int64_t rows, 
 
 EXPORT int onmt_evsoftmax_rows_backward(int normalizer, int dtype, int64_t rows, int64_t columns,
                                         const void *probabilities, const void *grad,
-                                        void *grad_scores, int threads) {
+                                        void *grad_scores, double parameter,
+                                        const double *parameters, double *grad_parameters,
+                                        int threads) {
     const RowsBackward task = {.normalizer = normalizer, .dtype = dtype, .columns = columns,
                                .probabilities = probabilities, .grad = grad,
-                               .grad_scores = grad_scores};
-    if (!takes(normalizer, 0) || dtype < FLOAT32 || dtype > FLOAT16
+                               .grad_scores = grad_scores, .parameter = parameter,
+                               .parameters = parameters, .grad_parameters = grad_parameters};
+    if (!takes(normalizer, parameter) || !take_each(normalizer, parameters, rows)
+        || (grad_parameters && normalizer != id_entmax) || dtype < FLOAT32 || dtype > FLOAT16
         || rows < 0 || columns < 0) return BAD_ARGUMENT;
     if (rows == 0 || columns == 0) return OK;
     expect_result(grad_scores, rows * columns, dtype);
@@ -144,14 +157,15 @@ EXPORT int onmt_evsoftmax_rows_backward(int normalizer, int dtype, int64_t rows,
 /* `sizes`: batches, heads, queries, keys, size, value_size, splits. `tensors`: query, key, value,
  * out and the gradients of out, query, key and value; forward, the gradients are NULL. `strides`:
  * three (batch, head, length) for each, three (batch, head, query) of the mask and of the bias, and
- * those of the splits of the gradients of keys and of values. `positions` is NULL or: window and
- * offset; `terms`: slopes, relative keys and values and, backward, the gradients of these two. */
+ * those of the splits of the gradients of keys and of values. `positions`: window and offset.
+ * `terms`, each of which may be NULL: slopes, relative keys and values and, backward, the gradients
+ * of these two; `alphas`: those of the heads, and their gradients. */
 EXPORT int onmt_evsoftmax_attention(int backward, int normalizer, const int64_t *sizes,
                                     const int64_t *strides, float *const *tensors,
                                     const uint8_t *mask, const float *bias, int causal,
                                     double scale, double dropout, uint64_t seed, double *level,
                                     float *bar, const int64_t *positions, float *const *terms,
-                                    int threads) {
+                                    double *const *alphas, int threads) {
     Attention task = {.normalizer = normalizer, .batches = sizes[0], .heads = sizes[1],
                       .queries = sizes[2], .keys = sizes[3], .size = sizes[4],
                       .value_size = sizes[5], .splits = sizes[6],
@@ -160,16 +174,11 @@ EXPORT int onmt_evsoftmax_attention(int backward, int normalizer, const int64_t 
                       .bias_head = strides[28], .bias_query = strides[29],
                       .grad_key_split = strides[30], .grad_value_split = strides[31],
                       .causal = causal, .scale = (float)scale, .dropout = dropout,
-                      .seed = seed, .level = level, .bar = bar};
-    if (positions) {
-        task.window = positions[0];
-        task.offset = positions[1];
-        task.slopes = terms[0];
-        task.relative_keys = terms[1];
-        task.relative_values = terms[2];
-        task.grad_relative_keys = terms[3];
-        task.grad_relative_values = terms[4];
-    }
+                      .seed = seed, .level = level, .bar = bar, .window = positions[0],
+                      .offset = positions[1], .slopes = terms[0], .relative_keys = terms[1],
+                      .relative_values = terms[2], .grad_relative_keys = terms[3],
+                      .grad_relative_values = terms[4], .alphas = alphas[0],
+                      .grad_alphas = alphas[1]};
     Tensor4 *const all[] = {&task.query, &task.key, &task.value, &task.out,
                             &task.grad_out, &task.grad_query, &task.grad_key, &task.grad_value};
     for (int i = 0; i < 8; i++)
@@ -177,10 +186,12 @@ EXPORT int onmt_evsoftmax_attention(int backward, int normalizer, const int64_t 
     for (int i = 0; i < 7; i++)
         if (sizes[i] < 0) return BAD_ARGUMENT;
     if (!takes(normalizer, 0) || task.keys > INT32_MAX || task.splits < 1 || task.window < 0
-        || (task.window && !task.relative_keys) || !(dropout >= 0 && dropout <= 1))
+        || (task.window && !task.relative_keys) || !(dropout >= 0 && dropout <= 1)
+        || !take_each(normalizer, task.alphas, task.batches * task.heads)
+        || (normalizer == id_entmax) != (task.alphas != NULL))
         return BAD_ARGUMENT;
     /* Where the threshold is known before the scores, one pass suffices. */
-    const int one_pass = normalizer == id_evsoftmax && !bias && !positions
+    const int one_pass = normalizer == id_evsoftmax && !bias && !task.window && !task.slopes
                       && (!mask || !task.mask_query);
     const int64_t heads = task.batches * task.heads;
     if (backward)

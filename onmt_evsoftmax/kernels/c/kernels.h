@@ -29,7 +29,8 @@ typedef struct {
     const uint8_t *mask;   /* NULL, or one byte per entry: 1 = takes part */
     void *probabilities;   /* contiguous, in the type of the scores */
     uint8_t *support;      /* NULL, or contiguous, one byte per entry: 1 = in the support */
-    double parameter;      /* of the normalizer, if it has one: ev-softmax's eps */
+    double parameter;      /* of the normalizer: ev-softmax's eps, entmax's alpha; 0: its default */
+    const double *parameters; /* NULL, or one for every row instead (entmax only) */
 } RowsForward;
 
 /* All tensors contiguous. */
@@ -38,6 +39,9 @@ typedef struct {
     int64_t columns;
     const void *probabilities, *grad;
     void *grad_scores;
+    double parameter;         /* as forward */
+    const double *parameters;
+    double *grad_parameters;  /* NULL, or the gradient of the parameter from every row (entmax only) */
 } RowsBackward;
 
 /* A (batch, heads, length, size) tensor whose last stride is 1. */
@@ -57,7 +61,10 @@ typedef struct {
     const float *bias;                  /* NULL, or what is added to the scores */
     int64_t bias_batch, bias_head, bias_query;
     int causal;                         /* query i attends to keys 0 .. i only */
-    const float *slopes;                /* NULL, or per head what a step to the right adds (ALiBi) */
+    /* Per (batch, head), contiguous: */
+    const float *slopes;                /* NULL, or what a step of distance takes away (ALiBi) */
+    const double *alphas;               /* entmax only */
+    double *grad_alphas;                /* NULL, or per item of work, to be added up */
     int64_t window, offset;             /* relative positions up to so far; place of query 0 */
     const float *relative_keys, *relative_values; /* [2 window + 1][size], the latter may be NULL */
     float *grad_relative_keys, *grad_relative_values; /* per item of work, to be added up; zeros */

@@ -1,29 +1,35 @@
 /* THE TABLE of the normalizers that have row kernels. Dispatch, checks, Python's numbers and the
- * tests are made from it. To add one: its line here twice, and its header, `rows_NAME.h`:
+ * tests are made from it. To add one: its line in SLOPED, and its header, `rows_NAME.h`:
  *
  *     enum { NAME_needs_sum,          1: the sum of a row's entries is read with its maximum
  *            NAME_needs_room,         1: `candidates`, scratch space for every row, is needed
  *            NAME_unit_slopes,        1: the slopes of a row always sum to 1
  *            NAME_keeps_equal };      1: what equals the threshold is in the support (float64)
- *     #define NAME_range {least, most}  of its parameter; 0 is always taken
+ *     #define NAME_range {least, most}  of its parameter; 0, its default, is always taken
  *     where LANES is defined (float32 in vectors; half precision arrives as float32):
- *         void NAME_group(group, parameter, support, candidates, room);   forward
+ *         void NAME_group(group, support, candidates, room);   forward
  *         vf NAME_slope(vf p);         s of the Jacobian diag(s) - s s' / sum(s)
+ *         (entmax, whose slopes depend on alpha, has a function for the whole row instead)
  *     and for attention, of normalizers that are projections, f(max((x - max) / reach - tau, 0)):
  *         NAME_reach                   how far below the maximum the support can be; INFINITY
  *         Sum NAME_tile_tau(tile); double NAME_row_tau(d, vectors);   tau, of rows together or alone
  *         vf NAME_projected(vf u), NAME_projected_slope(vf u);        f, and the slope, from u
  *     where it is not (float64, one entry at a time):
  *         double NAME_row(x, mask, n, max, parameter, p);    returns the threshold of x - max
- *         double NAME_slope(double p);
+ *         double NAME_slope(double p, double parameter);
  */
 #ifndef NORMALIZERS
-#define NORMALIZERS(X) \
+/* Those whose slope is a function of the probability alone. */
+#define SLOPED(X) \
     X(evsoftmax) \
     X(sparsemax) \
     X(entmax15)
 
-/* Those of them that are projections. */
+#define NORMALIZERS(X) \
+    SLOPED(X) \
+    X(entmax)
+
+/* Those that are projections. */
 #define PROJECTIONS(X) \
     X(sparsemax) \
     X(entmax15)
@@ -36,6 +42,7 @@ enum { NORMALIZERS(NUMBER) NORMALIZER_COUNT };
 #include "rows_evsoftmax.h"
 #include "rows_sparsemax.h"
 #include "rows_entmax15.h"
+#include "rows_entmax.h"
 
 /* One function for each property of a normalizer; with a constant number, a constant. */
 #define PROPERTY(property) \

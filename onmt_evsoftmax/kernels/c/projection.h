@@ -8,17 +8,17 @@
 /* factor (x - max), as every pass has it; halving is exact. */
 INLINE vf centered(vf x, vf max, float factor) { return x * factor - max * factor; }
 
-/* Write the candidates of a row to `d`, closing the gaps, then -inf up to a whole vector; return
- * how many. */
-INLINE int64_t gather(const float *x, int64_t n, vf max, float factor, float *d) {
+/* Write the candidates of a row, those above `bar` once centered, to `d`, closing the gaps, then -inf
+ * up to a whole vector; return how many. */
+INLINE int64_t gather(const float *x, int64_t n, vf max, float factor, float bar, float *d) {
     int64_t j = 0, found = 0;
     for (; j + LANES <= n; j += LANES) {
         const vf c = centered(load(x + j), max, factor);
-        found += compress(d + found, NULL, c, c > splat(-1.0f), 0);
+        found += compress(d + found, NULL, c, c > splat(bar), 0);
     }
     if (j < n) {
         const vf c = centered(load_tail(x, n, -INFINITY), max, factor);
-        found += compress(d + found, NULL, c, (c > splat(-1.0f)) & tail_lanes(n), 0);
+        found += compress(d + found, NULL, c, (c > splat(bar)) & tail_lanes(n), 0);
     }
     store(d + found, splat(-INFINITY));
     return found;
@@ -76,7 +76,7 @@ INLINE void projection_group(const Group *g, float factor, Sum tile_tau(const Ti
     int64_t found[LANES] = {0}, most = 0;
     for (int i = 0; i < g->rows; i++) {
         if (g->unsound >> i & 1) continue;
-        found[i] = gather(g->x[i], n, splat(max[i]), factor, candidates + i * room);
+        found[i] = gather(g->x[i], n, splat(max[i]), factor, -1.0f, candidates + i * room);
         most = found[i] > most ? found[i] : most;
     }
     if (n <= FORWARD_TOGETHER) {

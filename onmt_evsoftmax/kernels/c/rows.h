@@ -34,7 +34,7 @@ INLINE void forward_group(int normalizer, const RowsForward *task, Cursor *at, i
     Group g;
     read_group(&g, needs_sum(normalizer), task, at, first, rows, copies, room);
 #define GROUP(name) \
-    case id_##name: name##_group(&g, task->parameter, support, candidates, room); break;
+    case id_##name: name##_group(&g, support, candidates, room); break;
     switch (normalizer) { NORMALIZERS(GROUP) }
     for (int i = 0; task->dtype != FLOAT32 && i < rows; i++)
         narrow(task->probabilities, g.p[i], (first + i) * n, n, task->dtype);
@@ -71,7 +71,7 @@ static int rows_forward(const void *argument, int64_t begin, int64_t end) {
 /* Every normalizer has the Jacobian diag(s) - s s' / sum(s), s its slopes. */
 INLINE vf slope(int normalizer, vf p) {
 #define SLOPE(name) case id_##name: return name##_slope(p);
-    switch (normalizer) { NORMALIZERS(SLOPE) }
+    switch (normalizer) { SLOPED(SLOPE) }
     return p;
 }
 
@@ -149,6 +149,31 @@ INLINE void backward_group(int normalizer, const RowsBackward *task, int64_t fir
     }
 }
 
+/* Of alpha-entmax, whose slopes take powers: row by row, over the support alone. */
+static int entmax_backward_rows(const RowsBackward *task, int64_t begin, int64_t end) {
+    const int64_t n = task->columns, room = n + 2 * LANES;
+    float *const lists = malloc((size_t)(5 * room) * sizeof(float));
+    if (!lists) return NO_MEMORY;
+    for (int64_t r = begin; r < end; r++) {
+        const float *p = (const float *)task->probabilities + r * n;
+        const float *g = (const float *)task->grad + r * n;
+        float *out = (float *)task->grad_scores + r * n;
+        if (task->dtype != FLOAT32) {
+            widen(lists + 3 * room, task->probabilities, r * n, n, task->dtype);
+            widen(lists + 4 * room, task->grad, r * n, n, task->dtype);
+            p = lists + 3 * room;
+            out = lists + 4 * room;
+            g = out;
+        }
+        const double alpha = task->parameters ? task->parameters[r] : task->parameter;
+        double *change = task->grad_parameters ? task->grad_parameters + r : NULL;
+        entmax_backward_row(p, g, n, (float)entmax_gap(alpha), out, change, lists, room);
+        if (task->dtype != FLOAT32) narrow(task->grad_scores, out, r * n, n, task->dtype);
+    }
+    free(lists);
+    return OK;
+}
+
 INLINE int backward_rows(int normalizer, const RowsBackward *task, int64_t r, int64_t end) {
     const int64_t room = task->columns + LANES;
     const int together = task->columns <= BACKWARD_TOGETHER ? LANES : 1;
@@ -167,6 +192,6 @@ INLINE int backward_rows(int normalizer, const RowsBackward *task, int64_t r, in
 static int rows_backward(const void *argument, int64_t begin, int64_t end) {
     const RowsBackward *task = argument;
 #define BACKWARD(name) case id_##name: return backward_rows(id_##name, task, begin, end);
-    switch (task->normalizer) { NORMALIZERS(BACKWARD) }
-    return BAD_ARGUMENT;
+    switch (task->normalizer) { SLOPED(BACKWARD) }
+    return entmax_backward_rows(task, begin, end);
 }

@@ -76,9 +76,7 @@ static double entmax15_row_tau(const float *d, int64_t vectors) {
     return mean - (room > 0 ? sqrt(room) : 0);
 }
 
-INLINE void entmax15_group(const Group *g, double parameter, uint8_t *support, float *candidates,
-                         int64_t room) {
-    (void)parameter;
+INLINE void entmax15_group(const Group *g, uint8_t *support, float *candidates, int64_t room) {
     projection_group(g, 0.5f, entmax15_tile_tau, entmax15_row_tau, support, candidates, room);
 }
 
@@ -113,6 +111,9 @@ static inline double entmax15_row(const double *x, const uint8_t *mask, int64_t 
     return 2 * tau;
 }
 
-static inline double entmax15_slope(double p) { return sqrt(p); }
+static inline double entmax15_slope(double p, double parameter) {
+    (void)parameter;
+    return sqrt(p);
+}
 
 #endif

@@ -84,8 +84,8 @@ INLINE void evsoftmax_weigh(const Group *g, float eps, uint8_t *support) {
         if (!is_unsound(g, i, support ? support + i * n : NULL)) scale(g->p[i], n, factor[i]);
 }
 
-INLINE void evsoftmax_group(const Group *g, double eps, uint8_t *support, float *candidates,
-                            int64_t room) {
+INLINE void evsoftmax_group(const Group *g, uint8_t *support, float *candidates, int64_t room) {
+    const double eps = g->parameter[0]; /* one for all rows */
     (void)candidates, (void)room;
     if (eps > 0)
         evsoftmax_weigh(g, (float)eps, support);
@@ -116,6 +116,9 @@ static inline double evsoftmax_row(const double *x, const uint8_t *mask, int64_t
     return eps > 0 ? -DBL_MAX : mean; /* every entry that takes part has weight eps at least */
 }
 
-static inline double evsoftmax_slope(double p) { return p; }
+static inline double evsoftmax_slope(double p, double parameter) {
+    (void)parameter;
+    return p;
+}
 
 #endif

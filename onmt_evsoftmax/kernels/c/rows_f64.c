@@ -39,9 +39,10 @@ int rows_forward_f64(const void *argument, int64_t begin, int64_t end) {
             if (support) memset(support, 0, (size_t)n);
             continue;
         }
+        const double parameter = task->parameters ? task->parameters[r] : task->parameter;
         double threshold = 0;
 #define ROW(name) \
-    case id_##name: threshold = name##_row(x, mask, n, max, task->parameter, p); break;
+    case id_##name: threshold = name##_row(x, mask, n, max, parameter, p); break;
         switch (task->normalizer) { NORMALIZERS(ROW) }
         for (int64_t j = 0; support && j < n; j++) {
             const double height = x[j] - max;
@@ -53,8 +54,8 @@ int rows_forward_f64(const void *argument, int64_t begin, int64_t end) {
     return OK;
 }
 
-static double slope(int normalizer, double p) {
-#define SLOPE(name) case id_##name: return name##_slope(p);
+static double slope(int normalizer, double p, double parameter) {
+#define SLOPE(name) case id_##name: return name##_slope(p, parameter);
     switch (normalizer) { NORMALIZERS(SLOPE) }
     return 0;
 }
@@ -67,15 +68,20 @@ int rows_backward_f64(const void *argument, int64_t begin, int64_t end) {
         const double *p = (const double *)task->probabilities + r * n;
         const double *g = (const double *)task->grad + r * n;
         double *out = (double *)task->grad_scores + r * n;
-        double dot = 0, total = 0;
+        const double parameter = task->parameters ? task->parameters[r] : task->parameter;
+        double dot = 0, total = 0, change = 0;
         for (int64_t j = 0; j < n; j++) {
-            const double s = slope(task->normalizer, p[j]);
+            const double s = slope(task->normalizer, p[j], parameter);
             dot += s * g[j];
             total += s;
             out[j] = s;
         }
         const double mean = unit_slopes(task->normalizer) ? dot : dot / fmax(total, DBL_MIN);
-        for (int64_t j = 0; j < n; j++) out[j] *= g[j] - mean;
+        for (int64_t j = 0; j < n; j++) {
+            if (task->grad_parameters) change -= entmax_change(p[j], parameter) * (g[j] - mean);
+            out[j] *= g[j] - mean;
+        }
+        if (task->grad_parameters) task->grad_parameters[r] = change;
     }
     return OK;
 }

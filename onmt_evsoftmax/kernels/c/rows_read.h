@@ -13,6 +13,7 @@ typedef struct {
     float *p[LANES];         /* where probabilities go; a row that needs a copy is copied there */
     const char *next[LANES]; /* about where the same row of the next group is */
     uint32_t unsound;        /* rows that cannot be normalized, as bits */
+    double parameter[LANES];
     /* Of the entries of each row that take part; the sum only if it was asked for. */
     vf max;
     Sum sum, count;
@@ -122,6 +123,7 @@ INLINE void read_group(Group *g, int with_sum, const RowsForward *task, Cursor *
     g->bytes = task->dtype == FLOAT32 ? 4 : 2;
     for (int i = 0; i < rows; i++, cursor_next(at)) {
         const float *x = (const float *)task->scores + at->scores;
+        g->parameter[i] = task->parameters ? task->parameters[first + i] : task->parameter;
         g->p[i] = (float *)task->probabilities + (first + i) * n;
         g->next[i] = (const char *)task->scores + (at->scores + rows * n) * g->bytes;
         if (task->dtype != FLOAT32) {
@@ -135,6 +137,7 @@ INLINE void read_group(Group *g, int with_sum, const RowsForward *task, Cursor *
             count[i] = counts.low + counts.high;
         } else {
             part = read_plain(with_sum, x, n);
+            count[i] = (vd){0};
         }
         g->x[i] = task->mask ? g->p[i] : x;
         max[i] = part.max;

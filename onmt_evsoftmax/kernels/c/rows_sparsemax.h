@@ -53,9 +53,7 @@ static double sparsemax_row_tau(const float *d, int64_t vectors) {
     }
 }
 
-INLINE void sparsemax_group(const Group *g, double parameter, uint8_t *support, float *candidates,
-                         int64_t room) {
-    (void)parameter;
+INLINE void sparsemax_group(const Group *g, uint8_t *support, float *candidates, int64_t room) {
     projection_group(g, 1.0f, sparsemax_tile_tau, sparsemax_row_tau, support, candidates, room);
 }
 
@@ -88,6 +86,9 @@ static inline double sparsemax_row(const double *x, const uint8_t *mask, int64_t
     return tau;
 }
 
-static inline double sparsemax_slope(double p) { return p > 0; }
+static inline double sparsemax_slope(double p, double parameter) {
+    (void)parameter;
+    return p > 0;
+}
 
 #endif

@@ -13,11 +13,15 @@
 #if defined(USE_AVX2)
 /* For every set of lanes, their numbers in order: AVX2 has no instruction that closes gaps. */
 static uint8_t compress_order[256][8];
+/* And the way back: for every lane, how many lanes of the set come before it. */
+static uint8_t expand_order[256][8];
 
-static __attribute__((constructor)) void fill_compress_order(void) {
+static __attribute__((constructor)) void fill_orders(void) {
     for (int bits = 0; bits < 256; bits++)
-        for (int i = 0, k = 0; i < 8; i++)
+        for (int i = 0, k = 0; i < 8; i++) {
+            expand_order[bits][i] = (uint8_t)k;
             if (bits >> i & 1) compress_order[bits][k++] = (uint8_t)i;
+        }
 }
 #endif
 
@@ -175,6 +179,22 @@ INLINE int compress(float *p, uint8_t *lanes, vf x, vi keep, int base) {
     }
 #endif
     return __builtin_popcount(bits);
+}
+
+/* The way back: where `keep` holds, the next of the numbers at p; 0 elsewhere. Reads whole vectors. */
+INLINE vf expand(const float *p, vi keep) {
+    const uint32_t bits = bits_of(keep);
+#if defined(USE_AVX512)
+    return (vf)_mm512_maskz_expand_ps((__mmask16)bits, (__m512)load(p));
+#elif defined(USE_AVX2)
+    const __m128i order = _mm_loadl_epi64((const __m128i *)expand_order[bits]);
+    return both(keep, (vf)_mm256_permutevar8x32_ps((__m256)load(p), _mm256_cvtepu8_epi32(order)));
+#else
+    vf x = {0};
+    for (int i = 0, k = 0; i < LANES; i++)
+        if (bits >> i & 1) x[i] = p[k++];
+    return x;
+#endif
 }
 
 /* One mask byte (0 or 1) per lane, widened to a comparison's result. */

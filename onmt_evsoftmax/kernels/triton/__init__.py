@@ -8,7 +8,6 @@ folder has run on a GPU yet (``docs/gpu.md`` says what was checked instead).
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
 
@@ -18,13 +17,17 @@ __all__ = ["SMALLEST_CAPABILITY", "available", "interpreted"]
 SMALLEST_CAPABILITY = (8, 0)
 
 
-@functools.cache
+# Found now: torch.compile could not follow how.
+_spec = importlib.util.find_spec("triton")
+_AVAILABLE = _spec is not None and _spec.origin is not None  # not just a folder of that name
+_INTERPRETED = os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
+
+
 def available() -> bool:
     """Whether Triton is installed; it is not imported."""
-    spec = importlib.util.find_spec("triton")
-    return spec is not None and spec.origin is not None  # not just a folder of that name
+    return _AVAILABLE
 
 
 def interpreted() -> bool:
     """Whether Triton's interpreter stands in for a GPU, on CPU tensors."""
-    return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
+    return _INTERPRETED

@@ -14,64 +14,50 @@ import triton
 from torch import Tensor
 
 from onmt_evsoftmax.kernels.triton import attention_kernels, threshold_kernels
-from onmt_evsoftmax.kernels.triton.attention_tile import (
-    ENTMAX15,
-    EVSOFTMAX,
-    KEYS,
-    QUERIES,
-    SPARSEMAX,
-    UNMASKED,
-)
+from onmt_evsoftmax.kernels.triton.attention_tile import KEYS, QUERIES, UNMASKED
+from onmt_evsoftmax.kernels.triton.normalizers import load
 from onmt_evsoftmax.kernels.triton.rows import _device, _stored
 from onmt_evsoftmax.kernels.triton.tiles import Tile, largest_head, tile_for
 
-#: The normalizers that have an attention kernel, and the number it knows each by.
-NORMALIZERS = {
-    "evsoftmax": EVSOFTMAX.value,
-    "sparsemax": SPARSEMAX.value,
-    "entmax15": ENTMAX15.value,
-}
-DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-
 
 class Options(NamedTuple):
-    """What a call of attention has besides tensors."""
+    """What a call of attention has besides tensors and the name of its normalizer."""
 
-    normalizer: str
     causal: bool
     scale: float
     dropout_p: float = 0.0
+    seed: Tensor | None = None
     #: Whether to skip tiles of which nothing is kept. It pays where the kept keys lie together.
     skip_empty: bool = False
 
 
 def attention_forward(
+    normalizer: str,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
     bias: Tensor | None,
-    seed: Tensor | None,
     options: Options,
-) -> tuple[Tensor, Tensor]:
-    """(out, what the backward pass needs of every row: (3, B, H, L))."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(out, tops, thresholds, inverses); the latter, (B, H, L), are for the backward pass."""
     batch, heads, queries, _ = query.shape
     out = _empty(query, queries, value.size(3))
-    rows = query.new_zeros(3, batch, heads, queries, dtype=torch.float32)
+    tops, thresholds, inverses = (
+        query.new_zeros(batch, heads, queries, dtype=torch.float32) for _ in range(3)
+    )
     if 0 in (batch * heads, queries, key.size(2), value.size(3)):
-        return out.zero_().to(query.dtype), rows
-    call = _Call(query, key, value, mask, bias, seed, options)
-    tops, thresholds, inverses = rows
+        return out.zero_().to(query.dtype), tops, thresholds, inverses
+    call = _Call(normalizer, query, key, value, mask, bias, options)
     with _device(query):
-        if options.normalizer == "evsoftmax":
+        if call.functions.mean:
             call.find_means(thresholds)
         else:
             call.run(
-                threshold_kernels.projection_thresholds,
-                "projection_thresholds",
+                threshold_kernels.searched_thresholds,
+                "searched_thresholds",
                 {"tops": tops, "thresholds": thresholds},
                 "query key mask bias",
-                without=("VALUE_SIZE", "VALUE_BLOCK", "SKIP", "least", "factor", "seed"),
             )
         call.run(
             attention_kernels.attention_forward,
@@ -79,19 +65,21 @@ def attention_forward(
             {"out": out, "tops": tops, "thresholds": thresholds, "inverses": inverses},
             "query key value mask bias out",
         )
-    return out.to(query.dtype), rows
+    return out.to(query.dtype), tops, thresholds, inverses
 
 
 def attention_backward(
     grad: Tensor,
+    normalizer: str,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
     bias: Tensor | None,
-    seed: Tensor | None,
     out: Tensor,
-    rows: Tensor,
+    tops: Tensor,
+    thresholds: Tensor,
+    inverses: Tensor,
     options: Options,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of query, key and value."""
@@ -102,10 +90,10 @@ def attention_backward(
         grads = (grad_query.zero_(), grad_key.zero_(), grad_value.zero_())
     else:
         grads = (grad_query, grad_key, grad_value)
-        call = _Call(query, key, value, mask, bias, seed, options)
-        tops, thresholds, inverses = rows.contiguous()
-        deltas = torch.empty_like(tops)
-        of_rows = {"tops": tops, "thresholds": thresholds, "inverses": inverses, "deltas": deltas}
+        call = _Call(normalizer, query, key, value, mask, bias, options)
+        of_rows = {"tops": tops, "thresholds": thresholds, "inverses": inverses}
+        of_rows = {name: numbers.contiguous() for name, numbers in of_rows.items()}
+        of_rows["deltas"] = torch.empty_like(of_rows["tops"])
         grad = _readable(grad.to(query.dtype))
         with _device(query):
             call.run(
@@ -133,14 +121,16 @@ class _Call:
 
     def __init__(
         self,
+        normalizer: str,
         query: Tensor,
         key: Tensor,
         value: Tensor,
         mask: Tensor | None,
         bias: Tensor | None,
-        seed: Tensor | None,
         options: Options,
     ) -> None:
+        self.functions = load(normalizer)
+        dropped, seed = options.dropout_p, options.seed
         whole = (*query.shape[:3], key.size(2))
         kind = UNMASKED
         if mask is not None:
@@ -165,19 +155,18 @@ class _Call:
         }
         self.numbers: dict[str, Any] = {
             "scale": options.scale,
-            "seed": None if options.dropout_p == 0 or seed is None else seed.to(query.device),
-            "least": int(options.dropout_p * 2**24),
-            "factor": 1.0 / (1.0 - options.dropout_p),
+            "seed": None if dropped == 0 or seed is None else seed.to(query.device),
+            "least": int(dropped * 2**24),
+            "factor": 1.0 / (1.0 - dropped) if dropped < 1 else 0.0,
         }
-        self.heavy = (
-            options.dropout_p > 0
-            or bias is not None
-            or kind is QUERIES
-            or options.normalizer != "evsoftmax"
-        )
+        self.heavy = dropped > 0 or bias is not None or kind is QUERIES or not self.functions.mean
         self.head = max(query.size(3), value.size(3))
         self.constants = {
-            "NORMALIZER": NORMALIZERS[options.normalizer],
+            "WEIGHTS": self.functions.attention_weights,
+            "SLOPE": self.functions.attention_slope,
+            "STEEPNESS": self.functions.steepness,
+            "WANTED": self.functions.wanted,
+            "MEAN": self.functions.mean,
             "SIZE": query.size(3),
             "BLOCK": _block(query.size(3)),
             "VALUE_SIZE": value.size(3),
@@ -208,20 +197,18 @@ class _Call:
         self,
         kernel: Any,
         name: str,
-        tensors: dict[str, Tensor],
+        own: dict[str, Any],
         strided: str,
         over_keys: bool = False,
-        without: tuple[str, ...] = (),
     ) -> None:
-        """Launch a kernel with a program for each block of queries (or keys) of each head."""
+        """Launch a kernel with a program for each block of queries (or keys) of each head.
+
+        ``own`` are arguments of this kernel alone; of those that all share it takes what it knows.
+        """
         tile = self.tile(name)
-        known = {**self.tensors, **tensors}
-        names = strided.split()
-        arguments: dict[str, Any] = {n: known[n] for n in names}
-        arguments |= {n: t for n, t in tensors.items() if n not in names}
-        for n in names:
-            arguments |= self.strides(n, known[n])
-        arguments |= {**self.sizes, **self.numbers, **self.constants}
+        arguments = {**self.tensors, **self.sizes, **self.numbers, **self.constants, **own}
+        for n in strided.split():
+            arguments |= self.strides(n, arguments[n])
         if over_keys:
             blocks = triton.cdiv(self.sizes["keys"], tile.keys)
             heads = self.sizes["heads"] // self.sizes["heads_per_key"]
@@ -229,8 +216,7 @@ class _Call:
             blocks = triton.cdiv(self.sizes["queries"], tile.queries)
             heads = self.sizes["heads"]
         arguments |= {"blocks": blocks, "M": tile.queries, "N": tile.keys}
-        for unwanted in without:
-            del arguments[unwanted]
+        arguments = {n: value for n, value in arguments.items() if n in kernel.arg_names}
         query = self.tensors["query"]
         assert query is not None
         kernel[(blocks * heads * query.size(0),)](
@@ -241,7 +227,7 @@ class _Call:
         )
 
     def find_means(self, thresholds: Tensor) -> None:
-        """Thresholds of ev-softmax, from sums of keys where these decide."""
+        """Means of the scores, from sums of keys where these decide."""
         query, key, mask = (self.tensors[name] for name in ("query", "key", "mask"))
         assert query is not None
         assert key is not None
@@ -279,32 +265,12 @@ class _Call:
             )
             sums, counts = _before(sums, self.options.causal), _before(counts, self.options.causal)
             chunks = sums.size(2)
-        blocks = triton.cdiv(query.size(2), tile.queries)
-        strides: dict[str, int] = {}
-        for name in ("query", "key", "mask", "bias"):
-            strides |= self.strides(name, self.tensors[name])
-        threshold_kernels.evsoftmax_thresholds[(blocks * heads * batch,)](
-            query,
-            key,
-            mask,
-            self.tensors["bias"],
-            sums,
-            counts,
-            thresholds,
-            **self.sizes,
-            heads_per_sum=shared,
-            blocks=blocks,
-            chunks=chunks,
-            scale=self.options.scale,
-            **strides,
-            SIZE=query.size(3),
-            BLOCK=_block(query.size(3)),
-            M=tile.queries,
-            CAUSAL=self.options.causal,
-            MASK=self.kind.value,
-            num_warps=tile.warps,
-            num_stages=tile.stages,
-            enable_fp_fusion=True,
+        known = {"sums": sums, "counts": counts, "heads_per_sum": shared, "chunks": chunks}
+        self.run(
+            threshold_kernels.mean_thresholds,
+            "thresholds",
+            {"thresholds": thresholds, **known},
+            "query key mask bias",
         )
 
 

@@ -1,25 +1,24 @@
 """The attention kernels, as Triton compiles them; :mod:`.attention` launches them.
 
 Of every row three numbers are kept for the backward pass: the largest score, the threshold (or c of
-sparsemax and entmax-1.5, see :mod:`.rows_kernels`), and 1 / sum of the weights. With them a tile of
-probabilities is computed again from its scores. Nothing is added to memory that another program
-writes: results do not depend on the order of programs.
+a normalizer that searches it, see :mod:`.normalizers`), and 1 / sum of the weights. With them a
+tile of probabilities is computed again from its scores. Nothing is added to memory that another
+program writes: results do not depend on the order of programs.
+
+WEIGHTS and SLOPE are the functions of the normalizer. MEAN: its threshold is the mean of the row,
+known before, and the largest score is found on the way.
 """
 
 import triton
 import triton.language as tl
 
 from onmt_evsoftmax.kernels.triton.attention_tile import (
-    ENTMAX15,
-    EVSOFTMAX,
-    SPARSEMAX,
     dropout_factor,
     masked_scores,
     product,
     read_tile,
     row_keys,
     visible_keys,
-    weights,
     write_tile,
 )
 from onmt_evsoftmax.kernels.triton.numerics import INFINITY
@@ -67,7 +66,8 @@ def attention_forward(
     out_b,
     out_h,
     out_l,
-    NORMALIZER: tl.constexpr,
+    WEIGHTS: tl.constexpr,
+    MEAN: tl.constexpr,
     SIZE: tl.constexpr,
     VALUE_SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -80,9 +80,9 @@ def attention_forward(
 ):
     """Attention of M queries.
 
-    ev-softmax is taken online. Rounding may have put a threshold above all scores of its row, as
-    where they are equal; the bar is therefore never above the running maximum, and what was kept
-    below the bar as it finally is, is multiplied by 0.
+    With MEAN the largest score is found online. Rounding may have put a threshold above all scores
+    of its row, as where they are equal; the bar is therefore never above the running maximum, and
+    what was kept below the bar as it finally is, is multiplied by 0.
     """
     program = tl.program_id(0)
     # Of a causal head, the blocks with the most keys first.
@@ -101,7 +101,7 @@ def attention_forward(
         bias_base = bias + b * bias_b + h * bias_h
     q = read_tile(query + b * query_b + h * query_h, first, query_l, i, inside, SIZE, BLOCK)
     threshold = tl.load(thresholds + rows, mask=inside, other=INFINITY)
-    if NORMALIZER == EVSOFTMAX:
+    if MEAN:
         top = tl.full((M,), -INFINITY, tl.float32)
         bar = threshold
     else:
@@ -136,17 +136,17 @@ def attention_forward(
             CAUSAL,
             MASK,
         )
-        if NORMALIZER == EVSOFTMAX:
+        if MEAN:
             most = tl.maximum(top, tl.max(s, 1))
             bar = tl.minimum(threshold, most)
             safe = tl.where(most == -INFINITY, 0.0, most)
-            w, _ = weights(s, safe[:, None], bar[:, None], NORMALIZER)
+            w, _ = WEIGHTS(s, safe[:, None], bar[:, None])
             shrink = tl.where(top >= bar, tl.exp(top - safe), 0.0)
             top = most
             total = total * shrink + tl.sum(w, 1)
             result = result * shrink[:, None]
         else:
-            w, _ = weights(s, top[:, None], bar[:, None], NORMALIZER)
+            w, _ = WEIGHTS(s, top[:, None], bar[:, None])
             total += tl.sum(w, 1)
         needed = 1
         if SKIP:
@@ -160,7 +160,7 @@ def attention_forward(
     inverse = tl.div_rn(tl.full((M,), 1.0, tl.float32), tl.where(total > 0, total, 1.0))
     inverse = tl.where(broken, float("nan"), tl.where(total > 0, inverse, 0.0))
     result = tl.where(broken[:, None], float("nan"), result * inverse[:, None])
-    if NORMALIZER == EVSOFTMAX:
+    if MEAN:
         bar = tl.where(broken, -INFINITY, bar)
         top = tl.where(broken | (top == -INFINITY), 0.0, top)
         tl.store(tops + rows, top, mask=inside)
@@ -172,18 +172,12 @@ def attention_forward(
 
 
 @triton.jit
-def probabilities(s, top, bar, inverse, NORMALIZER: tl.constexpr):
+def probabilities(s, top, bar, inverse, WEIGHTS: tl.constexpr, SLOPE: tl.constexpr):
     """(p, slope) of a tile; the Jacobian of a row is diag(slope) - slope slopeᵀ / sum(slope)."""
-    w, v = weights(s, top, bar, NORMALIZER)
+    w, v = WEIGHTS(s, top, bar)
     seen = s != -INFINITY
     p = tl.where(seen, w * inverse, 0.0)
-    if NORMALIZER == SPARSEMAX:
-        slope = tl.where(seen & (v > 0), 1.0, tl.where(p != p, p, 0.0))
-    elif NORMALIZER == ENTMAX15:
-        slope = tl.where(seen, v * tl.sqrt(inverse), 0.0)
-    else:
-        slope = p
-    return p, slope
+    return p, tl.where(seen, SLOPE(p, v, inverse), 0.0)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -235,7 +229,9 @@ def attention_grad_query(
     grad_query_b,
     grad_query_h,
     grad_query_l,
-    NORMALIZER: tl.constexpr,
+    WEIGHTS: tl.constexpr,
+    SLOPE: tl.constexpr,
+    MEAN: tl.constexpr,
     SIZE: tl.constexpr,
     VALUE_SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -247,8 +243,8 @@ def attention_grad_query(
     SKIP: tl.constexpr,
 ):
     """Gradient of M queries, and delta = sum(slope dP) / sum(slope) of their rows, which the kernel
-    for keys and values needs. ev-softmax knows delta = out · dout beforehand; the others add up
-    slope dP k and slope k and subtract in the end."""
+    for keys and values needs. Where the slope is p (MEAN), delta = out · dout is known
+    beforehand; the others add up slope dP k and slope k and subtract in the end."""
     program = tl.program_id(0)
     block, head = blocks - 1 - program % blocks, (program // blocks).to(tl.int64)
     b, h = head // heads, head % heads
@@ -272,7 +268,7 @@ def attention_grad_query(
     if seed is not None:
         row_key = row_keys(seed, head, queries, first + i)
     delta = tl.zeros((M,), tl.float32)
-    if NORMALIZER == EVSOFTMAX:
+    if MEAN:
         o = read_tile(out + b * out_b + h * out_h, first, out_l, i, inside, VALUE_SIZE, VALUE_BLOCK)
         delta = tl.sum(o.to(tl.float32) * g.to(tl.float32), 1)
     else:
@@ -303,7 +299,7 @@ def attention_grad_query(
             CAUSAL,
             MASK,
         )
-        _, slope = probabilities(s, top[:, None], bar[:, None], inverse[:, None], NORMALIZER)
+        _, slope = probabilities(s, top[:, None], bar[:, None], inverse[:, None], WEIGHTS, SLOPE)
         needed = 1
         if SKIP:
             needed = tl.max(tl.max(tl.where(slope == 0, 0, 1), 1), 0)
@@ -312,7 +308,7 @@ def attention_grad_query(
             dp = product(g, tl.trans(v))
             if seed is not None:
                 dp = dp * dropout_factor(row_key[:, None], (start + j)[None, :], least, factor)
-            if NORMALIZER == EVSOFTMAX:
+            if MEAN:
                 ds = tl.where(slope == 0, 0.0, slope * (dp - delta[:, None]))
                 result += product(ds.to(k.dtype), k)
             else:
@@ -321,7 +317,7 @@ def attention_grad_query(
                 mass += tl.sum(slope, 1)
                 result += product(ds.to(k.dtype), k)
                 shares += product(slope.to(k.dtype), k)
-    if NORMALIZER != EVSOFTMAX:
+    if not MEAN:
         delta = tl.div_rn(delta, tl.where(mass == 0, 1.0, mass))
         result -= delta[:, None] * shares
     tl.store(deltas + rows, delta, mask=inside)
@@ -386,7 +382,8 @@ def attention_grad_key_value(
     grad_value_b,
     grad_value_h,
     grad_value_s,
-    NORMALIZER: tl.constexpr,
+    WEIGHTS: tl.constexpr,
+    SLOPE: tl.constexpr,
     SIZE: tl.constexpr,
     VALUE_SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -455,7 +452,9 @@ def attention_grad_key_value(
             top = tl.load(tops + rows, mask=real, other=0.0)
             bar = tl.load(thresholds + rows, mask=real, other=1.0)
             inverse = tl.load(inverses + rows, mask=real, other=0.0)
-            p, slope = probabilities(s, top[None, :], bar[None, :], inverse[None, :], NORMALIZER)
+            p, slope = probabilities(
+                s, top[None, :], bar[None, :], inverse[None, :], WEIGHTS, SLOPE
+            )
             needed = 1
             if SKIP:
                 needed = tl.max(tl.max(tl.where(slope == 0, 0, 1), 1), 0)

@@ -11,17 +11,13 @@ import triton.language as tl
 from onmt_evsoftmax.kernels.triton import interpreted
 from onmt_evsoftmax.kernels.triton.numerics import INFINITY, scramble
 
-#: Normalizers with an attention kernel, numbered as in :mod:`.rows_kernels`.
-EVSOFTMAX = tl.constexpr(0)
-SPARSEMAX = tl.constexpr(1)
-ENTMAX15 = tl.constexpr(2)
-
 #: What MASK may be: no mask, one for the keys, or one that differs between queries.
 UNMASKED = tl.constexpr(0)
 KEYS = tl.constexpr(1)
 QUERIES = tl.constexpr(2)
 
-#: Triton's interpreter multiplies bfloat16 wrongly.
+#: Triton's interpreter multiplies bfloat16 wrongly, and float32 by a BLAS that may give equal keys
+#: products with different last bits, which tensor cores do not.
 INTERPRETED = tl.constexpr(interpreted())
 
 
@@ -33,7 +29,8 @@ def product(a, b):
     of the rows at 4096 keys. Three products of TF32 parts are as exact as float32.
     """
     if INTERPRETED:
-        return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
+        exact = tl.dot(a.to(tl.float64), b.to(tl.float64), out_dtype=tl.float64)
+        return exact.to(tl.float32)
     else:
         precision: tl.constexpr = "tf32x3" if a.dtype == tl.float32 else "ieee"
         return tl.dot(a, b, input_precision=precision)
@@ -109,25 +106,6 @@ def masked_scores(
     if CAUSAL:
         seen = seen & (first_key + j <= first_query + i)
     return tl.where(seen, s, -INFINITY)
-
-
-@triton.jit
-def weights(s, top, bar, NORMALIZER: tl.constexpr):
-    """Unnormalised probabilities, and what a derivative needs of them: (w, v).
-
-    ``top`` is the largest score. For ev-softmax ``bar`` is the threshold, w = v = exp(s - top) from
-    there on. For the others it is c of :mod:`.rows_kernels`, and w is v or v².
-    """
-    if NORMALIZER == EVSOFTMAX:
-        kept = (s >= bar) & (s != -INFINITY)
-        v = tl.where(kept, tl.exp(s - top), 0.0)
-        return v, v
-    elif NORMALIZER == SPARSEMAX:
-        v = tl.maximum(1.0 + (s - top) * tl.div_rn(tl.full(bar.shape, 1.0, tl.float32), bar), 0.0)
-        return v, v
-    else:
-        v = tl.maximum(1.0 + (s - top) * tl.div_rn(tl.full(bar.shape, 0.5, tl.float32), bar), 0.0)
-        return v * v, v
 
 
 @triton.jit

@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from onmt_evsoftmax.kernels.triton import normalizers, serving
+
 
 @dataclass(frozen=True)
 class Device:
@@ -84,12 +86,9 @@ def seconds(work: Work, device: Device, share: float = 1.0) -> Seconds:
 
 # --- rows -----------------------------------------------------------------------------------------
 
-#: Passes over a row to find its threshold, typical of random scores (at most 13, 7 and 8).
-PASSES = {"evsoftmax": 0, "sparsemax": 5, "entmax15": 5, "entmax": 5}
-
-#: float32 instructions of an entry, as multiply-adds (two operations each): outside the passes
-#: (load, compare, shift, weigh, scale, store) and in each pass.
-_OUTSIDE, _EACH_PASS = 12, {"evsoftmax": 0, "sparsemax": 6, "entmax15": 7, "entmax": 24}
+#: float32 instructions of an entry outside the passes of a search, as multiply-adds (two operations
+#: each): load, compare, shift, weigh, scale, store.
+_OUTSIDE = 12
 
 
 def softmax_rows(rows: int, columns: int, width: int, backward: bool = False) -> Work:
@@ -114,21 +113,17 @@ def our_rows(
     """Our rows. ``width`` is the bytes of a number; a broadcast mask costs nothing, one of its own
     a byte an entry. Rows beyond a tile are read again from memory in every pass."""
     entries = rows * columns
-    passes = PASSES[normalizer]
+    cost = normalizers.load(normalizer).cost
     if backward:
         reads = 2 if columns <= one_tile else 4
-        special = {"evsoftmax": 0, "sparsemax": 0, "entmax15": 1, "entmax": 2}[normalizer]
         moved = entries * width * (reads + 1)
-        return Work(moved, float32=entries * 2 * 8, special=entries * special)
-    reads = 1 if columns <= one_tile else 2 + max(passes, 1)
-    moved = entries * (reads * (width + mask) + width + support)
-    special = 1 if normalizer == "evsoftmax" else 2 * (passes + 1) if normalizer == "entmax" else 0
-    instructions = _OUTSIDE + passes * _EACH_PASS[normalizer]
+        return Work(moved, float32=entries * 2 * 8, special=entries * cost.special_backward)
+    reads = 1 if columns <= one_tile else 2 + max(cost.passes, 1)
     return Work(
-        moved,
-        float32=entries * 2 * instructions,
-        float64=entries * 2 * (2 if normalizer == "evsoftmax" else 0),
-        special=entries * special,
+        entries * (reads * (width + mask) + width + support),
+        float32=entries * 2 * (_OUTSIDE + cost.passes * cost.each_pass),
+        float64=entries * 2 * cost.float64,
+        special=entries * (cost.special + cost.passes * cost.special_each_pass),
     )
 
 
@@ -179,17 +174,18 @@ def our_attention(
     dropout: bool = False,
 ) -> Work:
     """Our attention. ``tiles_kept`` is the share of tiles that are not empty, if those are skipped;
-    scores are computed for all. ``passes`` are Newton's, for sparsemax and entmax-1.5."""
+    scores are computed for all. ``passes`` are Newton's, where the threshold is searched."""
+    kernel = normalizers.load(normalizer)
     hash_cost = shape.scores * 2 * 9 * dropout
     if backward:
         # Queries: scores, dP, dQ (and the sum of slopes times keys); keys: scores, dP, dV, dK.
-        skippable = 2 + 3 if normalizer == "evsoftmax" else 3 + 3
+        skippable = 2 + 3 if kernel.mean else 3 + 3
         work = _products(shape, 2 + skippable * tiles_kept).plus(_moved(shape, 8, 6))
-        special = 2 * shape.scores * (normalizer != "sparsemax")
+        special = 2 * shape.scores * kernel.cost.special_attention
         return work.plus(Work(float32=2 * shape.scores * 2 * 12 + 2 * hash_cost, special=special))
     work = _products(shape, 1 + tiles_kept).plus(_moved(shape, 2, 2))
     work = work.plus(Work(float32=shape.scores * 2 * 10 + hash_cost))
-    if normalizer == "evsoftmax":
+    if kernel.mean:
         # Keys are added up once, queries multiplied with the sums, all in float64.
         sums = 2.0 * shape.heads * shape.size * (2 * shape.keys + 2 * shape.queries)
         diagonal = shape.heads * shape.queries * 64 * 2.0 * shape.size if shape.causal else 0.0
@@ -197,6 +193,25 @@ def our_attention(
         return work.plus(_moved(shape, 1, 1))
     search = _products(shape, 1 + passes).plus(_moved(shape, 1 + passes, 1 + passes))
     return work.plus(search).plus(Work(float32=shape.scores * 2 * (3 + 8 * passes)))
+
+
+# --- ratios ---------------------------------------------------------------------------------------
+
+
+def device_named(name: str) -> Device | None:
+    """The data sheet of a GPU, by the name that its driver has for it."""
+    return next((device for device in DEVICES if device.name in name), None)
+
+
+def ratio_of_passes(passes: list[tuple[Work, Work, float]], device: Device) -> str:
+    """Time over the peer's: forward, and both passes together.
+
+    Each pass is ours, the peer's, and the share of the peak that tensor cores reach.
+    """
+    ours = [seconds(mine, device, share) for mine, _, share in passes]
+    peers = [seconds(peer, device, share) for _, peer, share in passes]
+    both = [Seconds(*map(sum, zip(*times, strict=True))) for times in (ours, peers)]
+    return f"{_range(ours[0].over(peers[0]))} / {_range(both[0].over(both[1]))}"
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -212,7 +227,7 @@ def row_table() -> list[list[str]]:
     lines = []
     for columns, width in ((64, 2), (1024, 2), (1024, 4), (32000, 2)):
         rows = 2**25 // columns
-        for normalizer in PASSES:
+        for normalizer in serving.served("row_kernel"):
             line = [f"{rows} × {columns}", "bf16" if width == 2 else "fp32", normalizer]
             for device in DEVICES:
                 cell = [
@@ -231,11 +246,15 @@ def row_table() -> list[list[str]]:
 def attention_table() -> list[list[str]]:
     """Forward / backward against FlashAttention-2, per device; causal, heads of 64."""
     lines = []
-    cases = [(length, "evsoftmax", 1.0, False) for length in (512, 4096, 32768)]
-    cases += [(4096, "evsoftmax", 1.0, True)]
-    cases += [(length, "entmax15", 1.0, False) for length in (4096, 32768)]
-    cases += [(32768, "entmax15", 0.3, False), (32768, "sparsemax", 0.1, False)]
-    for length, normalizer, kept, dropout in cases:
+    cases: list[tuple[str, int, float, bool]] = []  # normalizer, length, tiles kept, dropout
+    for normalizer in serving.served("attention_kernel"):
+        if normalizers.load(normalizer).mean:
+            cases += [(normalizer, length, 1.0, False) for length in (512, 4096, 32768)]
+            cases += [(normalizer, 4096, 1.0, True)]
+        else:
+            cases += [(normalizer, 4096, 1.0, False)]
+            cases += [(normalizer, 32768, kept, False) for kept in (1.0, 0.3, 0.1)]
+    for normalizer, length, kept, dropout in cases:
         shape = Shape(max(1, 2**19 // length), length, length, 64, causal=True)
         what = f"{kept:.0%}" if kept < 1 else "all"
         line = [str(length), normalizer + (", dropout" if dropout else ""), what]

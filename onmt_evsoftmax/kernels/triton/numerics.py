@@ -24,6 +24,12 @@ def divide(a, b):
 
 
 @triton.jit
+def inverse_of(x):
+    """1 / x, correctly rounded."""
+    return divide(tl.full(x.shape, 1.0, x.dtype), x)
+
+
+@triton.jit
 def round_up(x):
     """The least float32 that is not below a float64: y >= x and y >= round_up(x) are then one."""
     near = x.to(tl.float32)

@@ -13,34 +13,30 @@ import torch
 from torch import Tensor
 
 from onmt_evsoftmax.kernels.triton import interpreted
+from onmt_evsoftmax.kernels.triton.normalizers import load
 from onmt_evsoftmax.kernels.triton.tiles import MAX_HEAD
 
 NAMESPACE = "onmt_evsoftmax_triton"
-#: What :mod:`.rows` and :mod:`.attention` have kernels for; that they agree is a test.
-ROW_NORMALIZERS = ("evsoftmax", "sparsemax", "entmax15", "entmax")
-ATTENTION_NORMALIZERS = ("evsoftmax", "sparsemax", "entmax15")
-
 ROW_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 ATTENTION_DTYPES = ROW_DTYPES[:3]
-_OPTIONS = "str normalizer, bool causal, float scale, float dropout_p, bool skip_empty"
+_TENSORS = "Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor? bias"
+_OPTIONS = "bool causal, float scale, float dropout_p, Tensor? seed, bool skip_empty=False"
 
 _operators = torch.library.Library(NAMESPACE, "DEF")
 _operators.define(
-    "rows_forward(Tensor scores, Tensor? mask, Tensor? alpha, str normalizer, float eps,"
+    "rows_forward(str normalizer, Tensor scores, Tensor? mask, float parameter, Tensor? alpha,"
     " bool want_support) -> (Tensor, Tensor)"
 )
 _operators.define(
-    "rows_backward(Tensor p, Tensor grad, Tensor? alpha, str normalizer, bool want_alpha)"
-    " -> (Tensor, Tensor)"
+    "rows_backward(str normalizer, Tensor p, Tensor grad, Tensor? alpha, bool want_alpha,"
+    " float parameter=0.0) -> (Tensor, Tensor)"
 )
 _operators.define(
-    "attention_forward(Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor? bias,"
-    f" Tensor? seed, {_OPTIONS}) -> (Tensor, Tensor)"
+    f"attention_forward(str normalizer, {_TENSORS}, {_OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)"
 )
 _operators.define(
-    "attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? mask,"
-    f" Tensor? bias, Tensor? seed, Tensor out, Tensor rows, {_OPTIONS})"
-    " -> (Tensor, Tensor, Tensor)"
+    f"attention_backward(Tensor grad, str normalizer, {_TENSORS}, Tensor out, Tensor tops,"
+    f" Tensor thresholds, Tensor inverses, {_OPTIONS}) -> (Tensor, Tensor, Tensor)"
 )
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -58,10 +54,7 @@ def _check_broadcast(name: str, tensor: Tensor | None, shape: tuple[int, ...]) -
 
 def _check_rows(normalizer: str, scores: Tensor, mask: Tensor | None, alpha: Tensor | None) -> None:
     """Operators are within everybody's reach, and a kernel reads whatever it is pointed to."""
-    if normalizer not in ROW_NORMALIZERS:
-        raise ValueError(
-            f"normalizer must be one of {', '.join(ROW_NORMALIZERS)}, not {normalizer!r}"
-        )
+    per_row = load(normalizer).per_row
     if scores.dtype not in ROW_DTYPES or scores.dim() == 0:
         raise TypeError(
             f"rows must be of a floating-point type in at least one dimension, not {scores.dtype} "
@@ -69,35 +62,51 @@ def _check_rows(normalizer: str, scores: Tensor, mask: Tensor | None, alpha: Ten
         )
     if mask is not None and mask.dtype != torch.bool:
         raise TypeError(f"mask must be boolean (True = takes part), not {mask.dtype}")
-    if (alpha is None) != (normalizer != "entmax"):
-        raise ValueError("entmax needs an alpha, and only entmax has one")
+    if (alpha is not None) != per_row:
+        raise ValueError(f"{normalizer} {'needs an' if per_row else 'has no'} alpha")
     _check_broadcast("mask", mask, tuple(scores.shape))
     _check_broadcast("alpha", alpha, (*scores.shape[:-1], 1))
 
 
+def _one_for_all(
+    normalizer: str, rows: Tensor, parameter: float, alpha: Tensor | None
+) -> Tensor | None:
+    """A number for a kernel that takes one per row becomes such a tensor."""
+    if alpha is not None or parameter == 0.0 or not load(normalizer).per_row:
+        return alpha
+    return rows.new_full((1,) * rows.dim(), parameter, dtype=_wide(rows))
+
+
 def _rows_forward(
+    normalizer: str,
     scores: Tensor,
     mask: Tensor | None,
+    parameter: float,
     alpha: Tensor | None,
-    normalizer: str,
-    eps: float,
     want_support: bool,
 ) -> tuple[Tensor, Tensor]:
     """An operator returns tensors: a support that is not wanted is empty."""
     from onmt_evsoftmax.kernels.triton import rows
 
+    alpha = _one_for_all(normalizer, scores, parameter, alpha)
     _check_rows(normalizer, scores, mask, alpha)
     p, support = rows.rows_forward(
-        normalizer, scores, mask, eps=eps, alpha=alpha, want_support=want_support
+        normalizer, scores, mask, parameter=parameter, alpha=alpha, want_support=want_support
     )
     return p, p.new_empty(0, dtype=torch.bool) if support is None else support
 
 
 def _rows_backward(
-    p: Tensor, grad: Tensor, alpha: Tensor | None, normalizer: str, want_alpha: bool
+    normalizer: str,
+    p: Tensor,
+    grad: Tensor,
+    alpha: Tensor | None,
+    want_alpha: bool,
+    parameter: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     from onmt_evsoftmax.kernels.triton import rows
 
+    alpha = _one_for_all(normalizer, p, parameter, alpha)
     _check_rows(normalizer, p, None, alpha)
     if p.shape != grad.shape:
         raise ValueError(
@@ -115,11 +124,11 @@ def _wide(tensor: Tensor) -> torch.dtype:
 
 @torch.library.register_fake(f"{NAMESPACE}::rows_forward", lib=_operators)
 def _(
+    normalizer: str,
     scores: Tensor,
     mask: Tensor | None,
+    parameter: float,
     alpha: Tensor | None,
-    normalizer: str,
-    eps: float,
     want_support: bool,
 ) -> tuple[Tensor, Tensor]:
     p = torch.empty_like(scores, memory_format=torch.contiguous_format)
@@ -128,26 +137,31 @@ def _(
 
 @torch.library.register_fake(f"{NAMESPACE}::rows_backward", lib=_operators)
 def _(
-    p: Tensor, grad: Tensor, alpha: Tensor | None, normalizer: str, want_alpha: bool
+    normalizer: str,
+    p: Tensor,
+    grad: Tensor,
+    alpha: Tensor | None,
+    want_alpha: bool,
+    parameter: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     of_alpha = p.new_empty(*p.shape[:-1], 1, dtype=_wide(p)) if want_alpha else p.new_empty(0)
     return torch.empty_like(p, memory_format=torch.contiguous_format), of_alpha
 
 
 def _remember_rows(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.normalizer = inputs[3]
-    ctx.save_for_backward(output[0], inputs[2])
+    ctx.normalizer, ctx.parameter = inputs[0], inputs[3]
+    ctx.save_for_backward(output[0], inputs[4])
     ctx.mark_non_differentiable(output[1])
 
 
 def _differentiate_rows(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
     p, alpha = ctx.saved_tensors
-    want_alpha = alpha is not None and ctx.needs_input_grad[2]
+    want_alpha = alpha is not None and ctx.needs_input_grad[4]
     grad_scores, grad_alpha = torch.ops.onmt_evsoftmax_triton.rows_backward(
-        p, grads[0], alpha, ctx.normalizer, want_alpha
+        ctx.normalizer, p, grads[0], alpha, want_alpha, ctx.parameter
     )
     of_alpha = grad_alpha.sum_to_size(alpha.shape).to(alpha.dtype) if want_alpha else None
-    return grad_scores, None, of_alpha, None, None, None
+    return None, grad_scores, None, None, of_alpha, None
 
 
 torch.library.register_autograd(
@@ -161,19 +175,17 @@ torch.library.register_autograd(
 
 
 def _check_attention(
+    normalizer: str,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
     bias: Tensor | None,
-    seed: Tensor | None,
-    normalizer: str,
     dropout_p: float,
+    seed: Tensor | None,
 ) -> None:
-    if normalizer not in ATTENTION_NORMALIZERS:
-        raise ValueError(
-            f"normalizer must be one of {', '.join(ATTENTION_NORMALIZERS)}, not {normalizer!r}"
-        )
+    if load(normalizer).attention_weights is None:
+        raise ValueError(f"there is no attention kernel for {normalizer}")
     tensors = (query, key, value)
     fit = (
         all(t.dim() == 4 and t.dtype == query.dtype and t.size(3) <= MAX_HEAD for t in tensors)
@@ -194,58 +206,36 @@ def _check_attention(
         raise TypeError(f"mask must be boolean (True = takes part), not {mask.dtype}")
     _check_broadcast("mask", mask, whole)
     _check_broadcast("bias", bias, whole)
-    if not 0.0 <= dropout_p < 1.0 or (dropout_p > 0 and seed is None):
-        raise ValueError(f"dropout_p must be at least 0 and below 1, with a seed, not {dropout_p}")
+    if not 0.0 <= dropout_p <= 1.0 or (dropout_p > 0 and seed is None):
+        raise ValueError(f"dropout_p must be from 0 to 1, with a seed, not {dropout_p}")
 
 
-def _attention_forward(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    seed: Tensor | None,
-    normalizer: str,
-    causal: bool,
-    scale: float,
-    dropout_p: float,
-    skip_empty: bool,
-) -> tuple[Tensor, Tensor]:
+def _attention_forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     from onmt_evsoftmax.kernels.triton import attention
 
-    _check_attention(query, key, value, mask, bias, seed, normalizer, dropout_p)
-    options = attention.Options(normalizer, causal, scale, dropout_p, skip_empty)
-    return attention.attention_forward(query, key, value, mask, bias, seed, options)
+    normalizer, query, key, value, mask, bias, *options = arguments
+    chosen = attention.Options(*options)
+    _check_attention(normalizer, query, key, value, mask, bias, chosen.dropout_p, chosen.seed)
+    return attention.attention_forward(normalizer, query, key, value, mask, bias, chosen)
 
 
-def _attention_backward(
-    grad: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    seed: Tensor | None,
-    out: Tensor,
-    rows: Tensor,
-    normalizer: str,
-    causal: bool,
-    scale: float,
-    dropout_p: float,
-    skip_empty: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _attention_backward(grad: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     from onmt_evsoftmax.kernels.triton import attention
 
-    _check_attention(query, key, value, mask, bias, seed, normalizer, dropout_p)
-    expected = (*query.shape[:3], value.size(3))
-    if grad.shape != expected or out.shape != expected or rows.shape != (3, *query.shape[:3]):
+    normalizer, query, key, value, mask, bias, out, tops, thresholds, inverses = arguments[:10]
+    options = attention.Options(*arguments[10:])
+    _check_attention(normalizer, query, key, value, mask, bias, options.dropout_p, options.seed)
+    rows, size = query.shape[:3], value.size(3)
+    if not grad.shape == out.shape == (*rows, size) or any(
+        (t.shape, t.dtype) != (rows, torch.float32) for t in (tops, thresholds, inverses)
+    ):
         raise ValueError(
-            f"grad {tuple(grad.shape)}, out {tuple(out.shape)} and rows {tuple(rows.shape)} must "
-            "be those of attention_forward"
+            f"out and its gradient must be {(*rows, size)}, what else attention_forward returned "
+            f"float32 {tuple(rows)}"
         )
-    options = attention.Options(normalizer, causal, scale, dropout_p, skip_empty)
+    of_rows = (out, tops, thresholds, inverses)
     return attention.attention_backward(
-        grad, query, key, value, mask, bias, seed, out, rows, options
+        grad, normalizer, query, key, value, mask, bias, *of_rows, options
     )
 
 
@@ -255,14 +245,18 @@ def _laid_out(like: Tensor, length: int, size: int) -> Tensor:
 
 
 @torch.library.register_fake(f"{NAMESPACE}::attention_forward", lib=_operators)
-def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    rows = query.new_empty(3, *query.shape[:3], dtype=torch.float32)
-    return _laid_out(query, query.size(2), value.size(3)), rows
+def _(
+    normalizer: str, query: Tensor, key: Tensor, value: Tensor, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    tops, thresholds, inverses = (
+        query.new_empty(query.shape[:3], dtype=torch.float32) for _ in range(3)
+    )
+    return _laid_out(query, query.size(2), value.size(3)), tops, thresholds, inverses
 
 
 @torch.library.register_fake(f"{NAMESPACE}::attention_backward", lib=_operators)
 def _(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any
+    grad: Tensor, normalizer: str, query: Tensor, key: Tensor, value: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     return (
         _laid_out(query, query.size(2), query.size(3)),
@@ -271,19 +265,21 @@ def _(
     )
 
 
-def _remember_attention(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    if inputs[4] is not None and inputs[4].requires_grad:
+def _remember_attention(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    if inputs[5] is not None and inputs[5].requires_grad:
         raise ValueError("the attention kernels have no gradient for a bias: compute explicitly")
-    ctx.save_for_backward(*inputs[:6], *output)
-    ctx.options = inputs[6:]
-    ctx.mark_non_differentiable(output[1])
+    ctx.normalizer, *tensors, ctx.causal, ctx.scale, ctx.dropout_p, seed, ctx.skip_empty = inputs
+    ctx.save_for_backward(*tensors, *output, seed)
+    ctx.mark_non_differentiable(*output[1:])
 
 
 def _differentiate_attention(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    *tensors, seed = ctx.saved_tensors
+    options = (ctx.causal, ctx.scale, ctx.dropout_p, seed, ctx.skip_empty)
     grads = torch.ops.onmt_evsoftmax_triton.attention_backward(
-        grad, *ctx.saved_tensors, *ctx.options
+        grad, ctx.normalizer, *tensors, *options
     )
-    return (*grads, *(None,) * 8)
+    return (None, *grads, *(None,) * 7)
 
 
 torch.library.register_autograd(

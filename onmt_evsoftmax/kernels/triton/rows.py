@@ -14,15 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from onmt_evsoftmax.kernels.triton import interpreted, rows_kernels
-
-#: The normalizers that have a row kernel, and the number it knows each by.
-NORMALIZERS = {
-    "evsoftmax": rows_kernels.EVSOFTMAX.value,
-    "sparsemax": rows_kernels.SPARSEMAX.value,
-    "entmax15": rows_kernels.ENTMAX15.value,
-    "entmax": rows_kernels.ENTMAX.value,
-}
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+from onmt_evsoftmax.kernels.triton.normalizers import Kernel, load
 
 #: The longest row that is one tile, and the tile of longer ones, where there are registers for it.
 LONGEST_TILE, TILE_OF_LONG_ROWS = 16384, 4096
@@ -40,14 +32,14 @@ class Tile(NamedTuple):
     warps: int
 
 
-def longest_tile(normalizer: str, float64: bool) -> int:
+def longest_tile(kernel: Kernel, float64: bool) -> int:
     """The longest row that is one tile: powers of any alpha, and float64, take more registers."""
-    return LONGEST_TILE // (4 if normalizer == "entmax" else 1) // (2 if float64 else 1)
+    return LONGEST_TILE // (4 if kernel.per_row else 1) // (2 if float64 else 1)
 
 
-def tile_for(columns: int, normalizer: str, float64: bool = False) -> Tile:
+def tile_for(columns: int, kernel: Kernel, float64: bool = False) -> Tile:
     """The tile for rows of this length: the only table there is, nothing is tuned at run time."""
-    longest = longest_tile(normalizer, float64)
+    longest = longest_tile(kernel, float64)
     if columns > longest:
         return Tile(True, 1, min(TILE_OF_LONG_ROWS, longest // 2), 8)
     width = max(16, triton.next_power_of_2(columns))
@@ -60,15 +52,16 @@ def rows_forward(
     scores: Tensor,
     mask: Tensor | None = None,
     *,
-    eps: float = 0.0,
+    parameter: float = 0.0,
     alpha: Tensor | None = None,
     want_support: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
     """Probabilities of ``scores`` (…, K), and their support, if wanted.
 
-    ``mask`` (True = takes part) and ``alpha`` (for ``"entmax"``; size 1 in the last dimension) have
-    the rank of the scores and broadcast over them, which is not materialised.
+    ``mask`` (True = takes part) and ``alpha`` (size 1 in the last dimension; for a normalizer with
+    one per row) have the rank of the scores and broadcast over them, which is not materialised.
     """
+    functions = load(normalizer)
     columns = scores.size(-1)
     p = torch.empty_like(scores, dtype=_stored(scores), memory_format=torch.contiguous_format)
     support = p.new_empty(p.shape, dtype=torch.uint8) if want_support else None
@@ -82,7 +75,7 @@ def rows_forward(
     if alpha is not None:
         alpha = alpha.to(_wide(scores)).expand(*scores.shape[:-1], 1)
     sizes, scores, mask, alpha, strides = _layout(scores, mask, alpha)
-    tile = tile_for(columns, normalizer, scores.dtype == torch.float64)
+    tile = tile_for(columns, functions, scores.dtype == torch.float64)
     kernel = rows_kernels.rows_forward_long if tile.long else rows_kernels.rows_forward_tile
     rows = scores.numel() // columns
     wide = tl.float64 if scores.dtype == torch.float64 else tl.float32
@@ -100,8 +93,12 @@ def rows_forward(
             *strides[1],
             0 if mask is None else mask.stride(-1),
             *strides[2],
-            NORMALIZER=NORMALIZERS[normalizer],
-            EPS=eps,
+            WEIGH=functions.weigh,
+            THRESHOLD=functions.threshold,
+            STEEPNESS=functions.steepness,
+            WANTED=functions.wanted,
+            GAP=functions.gap,
+            PARAMETER=parameter,
             WIDE=wide,
             TOLERANCE=_TOLERANCE[wide],
             ROWS=tile.rows,
@@ -121,6 +118,7 @@ def rows_backward(
     want_alpha: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """(gradient of the scores (…, K), gradient of every row's alpha (…, 1) if wanted)."""
+    functions = load(normalizer)
     columns = p.size(-1)
     grad_scores = torch.empty_like(p, dtype=_stored(p), memory_format=torch.contiguous_format)
     grad_alpha = p.new_empty(*p.shape[:-1], 1, dtype=_wide(p)) if want_alpha else None
@@ -132,7 +130,7 @@ def rows_backward(
     if alpha is not None:
         alpha = alpha.to(_wide(p)).expand(*p.shape[:-1], 1)
     sizes, grad, _, alpha, strides = _layout(grad, None, alpha)
-    tile = tile_for(columns, normalizer, p.dtype == torch.float64)
+    tile = tile_for(columns, functions, p.dtype == torch.float64)
     kernel = rows_kernels.rows_backward_long if tile.long else rows_kernels.rows_backward_tile
     rows = p.numel() // columns
     with _device(p):
@@ -147,7 +145,8 @@ def rows_backward(
             *sizes[1:],
             *strides[0],
             *strides[2],
-            NORMALIZER=NORMALIZERS[normalizer],
+            SLOPE=functions.slope,
+            GAP=functions.gap if functions.threshold is None else 0.0,
             WIDE=tl.float64 if p.dtype == torch.float64 else tl.float32,
             ROWS=tile.rows,
             COLUMNS=tile.columns,

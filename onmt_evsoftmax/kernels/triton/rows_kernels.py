@@ -4,12 +4,11 @@ A program takes a few rows. A row that fits is held in registers as one tile; a 
 again in each pass, tile by tile. Every normalizer goes through the same steps:
 
 1. the maximum of the valid entries, which is infinite if one is NaN or +inf, and their mean;
-2. its threshold. ev-softmax has the mean. For the others let d = x - max, gap = alpha - 1 and
-   v = 1 + gap d / c, where v > 0, with weights w = v^(1 / gap). Then p = w / W with W = sum w for
-   the c in (0, 1] with c = W^-gap, found by Newton from c = 1: c decreases to the root without
-   overshooting for alpha <= 2 (where sparsemax's step is Michelot's), and nothing cancels near
-   alpha = 1, where c is 1 and w is exp(d). Beyond 2 it is found by bisection;
-3. probabilities w / W.
+2. its threshold, computed or searched;
+3. probabilities w / sum(w).
+
+What differs between normalizers are functions, compile-time arguments named in capitals; what they
+take and return is written down in :mod:`.normalizers`.
 """
 
 import triton
@@ -17,19 +16,10 @@ import triton.language as tl
 
 from onmt_evsoftmax.kernels.triton.numerics import (
     INFINITY,
-    UNDERFLOW32,
-    UNDERFLOW64,
     divide,
     expm1_rest,
-    log1p_ratio,
-    round_up,
+    inverse_of,
 )
-
-#: What NORMALIZER may be.
-EVSOFTMAX = tl.constexpr(0)
-SPARSEMAX = tl.constexpr(1)
-ENTMAX15 = tl.constexpr(2)
-ENTMAX = tl.constexpr(3)
 
 #: Bisection needs as many passes as float64 has bits; Newton 3 to 13.
 MAX_PASSES = tl.constexpr(64)
@@ -76,74 +66,19 @@ def entries(x, top):
 
 
 @triton.jit
-def mean_threshold(total, count, top):
-    """What entries must reach (of float64: relative to the maximum). The rounded mean of equal
-    entries may exceed them all, hence the minimum."""
-    mean = total / tl.where(count > 0, count, 1).to(tl.float64)
-    if top.dtype == tl.float64:
-        return tl.minimum(mean, 0.0)
-    else:
-        return tl.minimum(round_up(mean), top)
-
-
-@triton.jit
-def weigh(x, top, bar, gap, NORMALIZER: tl.constexpr, EPS: tl.constexpr):
-    """(weights, v), v > 0 in the support; ``bar`` is ev-softmax's threshold, or c of the others."""
-    d = x - top[:, None]
-    if NORMALIZER == EVSOFTMAX:
-        if x.dtype == tl.float64:
-            v = tl.where(d >= bar[:, None], 1.0, 0.0)
-            alive = d >= UNDERFLOW64
-        else:
-            v = tl.where(x >= bar[:, None], 1.0, 0.0)
-            alive = d >= UNDERFLOW32
-        if EPS > 0:
-            factor = tl.where(v > 0, 1.0 + EPS, EPS).to(x.dtype)
-            w = tl.where(alive, tl.exp(d) * factor, 0.0)
-            v = tl.where(d > -INFINITY, 1.0, 0.0)
-        else:
-            w = tl.where(alive & (v > 0), tl.exp(d), 0.0)
-    else:
-        near = d * divide(tl.full(bar.shape, 1.0, bar.dtype), bar)[:, None]
-        u = near * gap[:, None]
-        v = 1.0 + u
-        if NORMALIZER == SPARSEMAX:
-            w = tl.maximum(v, 0.0)
-        elif NORMALIZER == ENTMAX15:
-            w = tl.maximum(v, 0.0)
-            w = w * w
-        else:
-            inner = tl.where(v > 0, u, 0.0)
-            power = near * log1p_ratio(inner)
-            alive = power >= (UNDERFLOW64 if x.dtype == tl.float64 else UNDERFLOW32)
-            w = tl.where(alive & (v > 0), tl.exp(power), 0.0)
-    return w, v
-
-
-@triton.jit
-def sums(x, top, bar, gap, NORMALIZER: tl.constexpr):
+def sums(x, top, bar, gap, WEIGH: tl.constexpr, STEEPNESS: tl.constexpr):
     """(W, A) of a Newton step: the sums of v^b and of v^(b-1), b = 1 / gap."""
-    w, v = weigh(x, top, bar, gap, NORMALIZER, 0.0)
-    if NORMALIZER == SPARSEMAX:
-        slope = tl.where(v > 0, 1.0, 0.0).to(x.dtype)
-    elif NORMALIZER == ENTMAX15:
-        slope = tl.maximum(v, 0.0)
-    else:
-        slope = w / tl.where(v > 0, v, 1.0)
-    return tl.sum(w, 1), tl.sum(slope, 1)
+    w, v = WEIGH(x, top, bar, gap, 0.0)
+    return tl.sum(w, 1), tl.sum(STEEPNESS(w, v), 1)
 
 
 @triton.jit
-def improve(c, low, high, total, slope, gap, TOLERANCE: tl.constexpr, NORMALIZER: tl.constexpr):
+def improve(
+    c, low, high, total, slope, wanted, gap, TOLERANCE: tl.constexpr, PER_ROW: tl.constexpr
+):
     """(c, low, high, whether it moved) after a step; the root lies between low and high."""
-    if NORMALIZER == SPARSEMAX:
-        wanted = divide(tl.full(c.shape, 1.0, c.dtype), total)
-    elif NORMALIZER == ENTMAX15:
-        wanted = divide(tl.full(c.shape, 1.0, c.dtype), tl.sqrt(total))
-    else:
-        wanted = tl.exp(-gap * tl.log(total))
     better = c - (c - wanted) * total / slope
-    if NORMALIZER == ENTMAX:
+    if PER_ROW:
         high = tl.where(c > wanted, c, high)
         low = tl.where(c > wanted, low, c)
         newton = gap <= 1.0
@@ -152,6 +87,17 @@ def improve(c, low, high, total, slope, gap, TOLERANCE: tl.constexpr, NORMALIZER
     else:
         moved = c - better > TOLERANCE * c
     return tl.where(moved, better, c), low, high, moved
+
+
+@triton.jit
+def read_gap(alpha, at, inside, GAP: tl.constexpr, WIDE: tl.constexpr):
+    """alpha - 1 of every row: the same for all, or its own; NaN for an alpha below 1."""
+    if GAP is None:
+        gap = tl.load(alpha + at, mask=inside, other=2.0).to(WIDE) - 1.0
+        gap = tl.where(gap >= 0, gap, float("nan"))
+    else:
+        gap = tl.full(at.shape, GAP, WIDE)
+    return gap
 
 
 @triton.jit
@@ -171,6 +117,12 @@ def finish(p, support, w, v, inverse, x, top, place, real):
 def finite(top):
     """The maximum, or 0 where it is infinite: such rows are settled when they are written."""
     return tl.where((top > -INFINITY) & (top < INFINITY), top, 0.0)
+
+
+@triton.jit
+def broken_by(gap, top):
+    """The maximum, infinite also in a row whose alpha is NaN."""
+    return tl.where((gap == gap) | (top == -INFINITY), top, INFINITY)
 
 
 @triton.jit
@@ -194,8 +146,12 @@ def rows_forward_tile(
     alpha0,
     alpha1,
     alpha2,
-    NORMALIZER: tl.constexpr,
-    EPS: tl.constexpr,
+    WEIGH: tl.constexpr,
+    THRESHOLD: tl.constexpr,
+    STEEPNESS: tl.constexpr,
+    WANTED: tl.constexpr,
+    GAP: tl.constexpr,
+    PARAMETER: tl.constexpr,
     WIDE: tl.constexpr,
     TOLERANCE: tl.constexpr,
     ROWS: tl.constexpr,
@@ -210,32 +166,33 @@ def rows_forward_tile(
     x = read(scores, mask, at, mask_at, inside, column, columns, mask_column, WIDE)
     top = largest(x)
     safe = finite(top)
-    if NORMALIZER == EVSOFTMAX:
+    if THRESHOLD is not None:
         gap = safe
         total, count = entries(x, safe)
-        bar = mean_threshold(total, count, safe)
-        w, v = weigh(x, safe, bar, gap, NORMALIZER, EPS)
+        bar = THRESHOLD(total, count, safe, PARAMETER)
+        w, v = WEIGH(x, safe, bar, gap, PARAMETER)
         mass = tl.sum(w, 1)
     else:
-        if NORMALIZER == ENTMAX:
-            alpha_at = row_offset(row, size1, size2, alpha0, alpha1, alpha2)
-            gap = tl.load(alpha + alpha_at, mask=inside, other=2.0).to(WIDE) - 1.0
-        else:
-            gap = tl.full((ROWS,), 1.0 if NORMALIZER == SPARSEMAX else 0.5, WIDE)
+        alpha_at = row_offset(row, size1, size2, alpha0, alpha1, alpha2)
+        gap = read_gap(alpha, alpha_at, inside, GAP, WIDE)
         bar = tl.full((ROWS,), 1.0, WIDE)
         high = bar
         low = tl.exp(-gap * tl.log(tl.zeros((ROWS,), WIDE) + columns))
-        mass, slope = sums(x, safe, bar, gap, NORMALIZER)
+        mass, slope = sums(x, safe, bar, gap, WEIGH, STEEPNESS)
         active = 1
         left = MAX_PASSES
         while (active != 0) & (left > 0):
-            bar, low, high, moved = improve(bar, low, high, mass, slope, gap, TOLERANCE, NORMALIZER)
+            wanted = WANTED(mass, gap)
+            bar, low, high, moved = improve(
+                bar, low, high, mass, slope, wanted, gap, TOLERANCE, GAP is None
+            )
             active = tl.max(moved.to(tl.int32), 0)
             left -= 1
             if active != 0:
-                mass, slope = sums(x, safe, bar, gap, NORMALIZER)
-        w, v = weigh(x, safe, bar, gap, NORMALIZER, EPS)
-    inverse = divide(tl.full((ROWS,), 1.0, WIDE), tl.where(mass > 0, mass, 1.0))
+                mass, slope = sums(x, safe, bar, gap, WEIGH, STEEPNESS)
+        w, v = WEIGH(x, safe, bar, gap, PARAMETER)
+        top = broken_by(gap, top)
+    inverse = inverse_of(tl.where(mass > 0, mass, 1.0))
     place = row.to(tl.int64)[:, None] * columns + column[None, :]
     real = inside[:, None] & (column < columns)[None, :]
     finish(p, support, w, v, inverse, x, top, place, real)
@@ -262,8 +219,12 @@ def rows_forward_long(
     alpha0,
     alpha1,
     alpha2,
-    NORMALIZER: tl.constexpr,
-    EPS: tl.constexpr,
+    WEIGH: tl.constexpr,
+    THRESHOLD: tl.constexpr,
+    STEEPNESS: tl.constexpr,
+    WANTED: tl.constexpr,
+    GAP: tl.constexpr,
+    PARAMETER: tl.constexpr,
     WIDE: tl.constexpr,
     TOLERANCE: tl.constexpr,
     ROWS: tl.constexpr,
@@ -281,12 +242,12 @@ def rows_forward_long(
         column = start + tl.arange(0, COLUMNS)
         x = read(scores, mask, at, mask_at, inside, column, columns, mask_column, WIDE)
         top = tl.maximum(top, largest(x))
-        if NORMALIZER == EVSOFTMAX and top.dtype != tl.float64:
+        if THRESHOLD is not None and top.dtype != tl.float64:
             more, valid = entries(x, top)
             total += more
             count += valid
     safe = finite(top)
-    if NORMALIZER == EVSOFTMAX:
+    if THRESHOLD is not None:
         if top.dtype == tl.float64:
             for start in range(0, columns, COLUMNS):
                 column = start + tl.arange(0, COLUMNS)
@@ -295,19 +256,16 @@ def rows_forward_long(
                 total += more
                 count += valid
         gap = safe
-        bar = mean_threshold(total, count, safe)
+        bar = THRESHOLD(total, count, safe, PARAMETER)
         mass = zero
         for start in range(0, columns, COLUMNS):
             column = start + tl.arange(0, COLUMNS)
             x = read(scores, mask, at, mask_at, inside, column, columns, mask_column, WIDE)
-            w, v = weigh(x, safe, bar, gap, NORMALIZER, EPS)
+            w, v = WEIGH(x, safe, bar, gap, PARAMETER)
             mass += tl.sum(w, 1).to(tl.float64)
     else:
-        if NORMALIZER == ENTMAX:
-            alpha_at = row_offset(row, size1, size2, alpha0, alpha1, alpha2)
-            gap = tl.load(alpha + alpha_at, mask=inside, other=2.0).to(WIDE) - 1.0
-        else:
-            gap = tl.full((ROWS,), 1.0 if NORMALIZER == SPARSEMAX else 0.5, WIDE)
+        alpha_at = row_offset(row, size1, size2, alpha0, alpha1, alpha2)
+        gap = read_gap(alpha, alpha_at, inside, GAP, WIDE)
         bar = tl.full((ROWS,), 1.0, WIDE)
         high = bar
         low = tl.exp(-gap * tl.log(tl.zeros((ROWS,), WIDE) + columns))
@@ -319,39 +277,27 @@ def rows_forward_long(
             for start in range(0, columns, COLUMNS):
                 column = start + tl.arange(0, COLUMNS)
                 x = read(scores, mask, at, mask_at, inside, column, columns, mask_column, WIDE)
-                more, steeper = sums(x, safe, bar, gap, NORMALIZER)
+                more, steeper = sums(x, safe, bar, gap, WEIGH, STEEPNESS)
                 mass += more.to(tl.float64)
                 slope += steeper.to(tl.float64)
+            sum_w, wanted = mass.to(WIDE), WANTED(mass.to(WIDE), gap)
             bar, low, high, moved = improve(
-                bar, low, high, mass.to(WIDE), slope.to(WIDE), gap, TOLERANCE, NORMALIZER
+                bar, low, high, sum_w, slope.to(WIDE), wanted, gap, TOLERANCE, GAP is None
             )
             active = tl.max(moved.to(tl.int32), 0)
             left -= 1
+        top = broken_by(gap, top)
     inverse = (1.0 / tl.where(mass > 0, mass, 1.0)).to(WIDE)
     for start in range(0, columns, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         x = read(scores, mask, at, mask_at, inside, column, columns, mask_column, WIDE)
-        w, v = weigh(x, safe, bar, gap, NORMALIZER, EPS)
+        w, v = WEIGH(x, safe, bar, gap, PARAMETER)
         place = row.to(tl.int64)[:, None] * columns + column[None, :]
         real = inside[:, None] & (column < columns)[None, :]
         finish(p, support, w, v, inverse, x, top, place, real)
 
 
 # --- backward -------------------------------------------------------------------------------------
-
-
-@triton.jit
-def slopes(q, gap, NORMALIZER: tl.constexpr):
-    """s = p^(2 - alpha) in the support, else 0; the Jacobian is diag(s) - s sᵀ / sum(s)."""
-    if NORMALIZER == EVSOFTMAX:
-        return q
-    elif NORMALIZER == SPARSEMAX:
-        return tl.where(q > 0, 1.0, 0.0).to(q.dtype)
-    elif NORMALIZER == ENTMAX15:
-        return tl.sqrt_rn(q) if q.dtype == tl.float32 else tl.sqrt(q)
-    else:
-        log_p = tl.log(tl.where(q > 0, q, 1.0))
-        return tl.where(q > 0, tl.exp((1.0 - gap[:, None]) * log_p), 0.0)
 
 
 @triton.jit
@@ -399,7 +345,8 @@ def rows_backward_tile(
     alpha0,
     alpha1,
     alpha2,
-    NORMALIZER: tl.constexpr,
+    SLOPE: tl.constexpr,
+    GAP: tl.constexpr,
     WIDE: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -411,16 +358,13 @@ def rows_backward_tile(
     grad_at = row_offset(row, size1, size2, grad0, grad1, grad2)
     column = tl.arange(0, COLUMNS)
     q, g, real = read_pair(p, grad, at, grad_at, inside, column, columns, WIDE)
-    gap = tl.zeros((ROWS,), WIDE)
-    if NORMALIZER == ENTMAX:
-        alpha_at = row_offset(row, size1, size2, alpha0, alpha1, alpha2)
-        gap = tl.load(alpha + alpha_at, mask=inside, other=2.0).to(WIDE) - 1.0
-    s = slopes(q, gap, NORMALIZER)
+    alpha_at = row_offset(row, size1, size2, alpha0, alpha1, alpha2)
+    gap = read_gap(alpha, alpha_at, inside, GAP, WIDE)
+    s = SLOPE(q, gap)
     mean = tl.sum(s * g, 1)
     mass = tl.sum(s, 1)
     mass = tl.where(mass > 0, mass, 1.0)
-    if NORMALIZER != EVSOFTMAX:
-        mean = divide(mean, mass)
+    mean = divide(mean, mass)
     # A row of NaN has NaN for its mean: its valid entries get it, its hidden ones 0.
     result = tl.where(q == 0, 0.0, tl.where(q != q, q, s * (g - mean[:, None])))
     place = at[:, None] + column[None, :]
@@ -449,7 +393,8 @@ def rows_backward_long(
     alpha0,
     alpha1,
     alpha2,
-    NORMALIZER: tl.constexpr,
+    SLOPE: tl.constexpr,
+    GAP: tl.constexpr,
     WIDE: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -459,16 +404,14 @@ def rows_backward_long(
     inside = row < rows
     at = row.to(tl.int64) * columns
     grad_at = row_offset(row, size1, size2, grad0, grad1, grad2)
-    gap = tl.zeros((ROWS,), WIDE)
-    if NORMALIZER == ENTMAX:
-        alpha_at = row_offset(row, size1, size2, alpha0, alpha1, alpha2)
-        gap = tl.load(alpha + alpha_at, mask=inside, other=2.0).to(WIDE) - 1.0
+    alpha_at = row_offset(row, size1, size2, alpha0, alpha1, alpha2)
+    gap = read_gap(alpha, alpha_at, inside, GAP, WIDE)
     zero = tl.zeros((ROWS,), tl.float64)
     weighted, mass, entropy, mean_h = zero, zero, zero, zero
     for start in range(0, columns, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         q, g, real = read_pair(p, grad, at, grad_at, inside, column, columns, WIDE)
-        s = slopes(q, gap, NORMALIZER)
+        s = SLOPE(q, gap)
         weighted += tl.sum(s * g, 1).to(tl.float64)
         mass += tl.sum(s, 1).to(tl.float64)
         if grad_alpha is not None:
@@ -476,12 +419,12 @@ def rows_backward_long(
             entropy += tl.sum(q * log_p, 1).to(tl.float64)
             mean_h += tl.sum(q * h, 1).to(tl.float64)
     mass = tl.where(mass > 0, mass, 1.0)
-    mean = (weighted if NORMALIZER == EVSOFTMAX else weighted / mass).to(WIDE)
+    mean = (weighted / mass).to(WIDE)
     of_alpha = zero
     for start in range(0, columns, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         q, g, real = read_pair(p, grad, at, grad_at, inside, column, columns, WIDE)
-        s = slopes(q, gap, NORMALIZER)
+        s = SLOPE(q, gap)
         result = tl.where(q == 0, 0.0, tl.where(q != q, q, s * (g - mean[:, None])))
         place = at[:, None] + column[None, :]
         tl.store(grad_scores + place, result.to(grad_scores.dtype.element_ty), mask=real)

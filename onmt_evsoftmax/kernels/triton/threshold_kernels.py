@@ -1,24 +1,22 @@
 """Thresholds of attention, before its output is computed; :mod:`.attention` launches these.
 
-ev-softmax: the mean score of a query is its product with the mean of its keys. Keys are summed by
-chunks, in float64; a causal query sees the chunks before its own, whose sums are known, and a part
-of its own chunk, whose scores are added up. A mask that differs between queries, a bias, or a
-score of -inf (which counts as masked) leaves no other way than to add up all scores.
+The mean (ev-softmax): the mean score of a query is its product with the mean of its keys. Keys are
+summed by chunks, in float64; a causal query sees the chunks before its own, whose sums are known,
+and a part of its own chunk, whose scores are added up. A mask that differs between queries, a bias,
+or a score of -inf (which counts as masked) leaves no other way than to add up all scores.
 
-sparsemax and entmax-1.5: one pass for the maximum, then Newton on c (see :mod:`.rows_kernels`),
-every step a pass over the keys.
+Searched (sparsemax, entmax-1.5): one pass for the maximum, then Newton on c (see
+:mod:`.normalizers`), every step a pass over the keys.
 """
 
 import triton
 import triton.language as tl
 
 from onmt_evsoftmax.kernels.triton.attention_tile import (
-    SPARSEMAX,
     masked_scores,
     product,
     read_tile,
     visible_keys,
-    weights,
 )
 from onmt_evsoftmax.kernels.triton.numerics import INFINITY, round_up
 
@@ -70,7 +68,7 @@ def key_sums(
 
 
 @triton.jit(do_not_specialize=["queries", "keys", "blocks", "chunks"])
-def evsoftmax_thresholds(
+def mean_thresholds(
     query,
     key,
     mask,
@@ -205,7 +203,7 @@ def evsoftmax_thresholds(
 
 
 @triton.jit(do_not_specialize=["queries", "keys", "blocks"])
-def projection_thresholds(
+def searched_thresholds(
     query,
     key,
     mask,
@@ -232,7 +230,9 @@ def projection_thresholds(
     bias_h,
     bias_l,
     bias_s,
-    NORMALIZER: tl.constexpr,
+    WEIGHTS: tl.constexpr,
+    STEEPNESS: tl.constexpr,
+    WANTED: tl.constexpr,
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
     M: tl.constexpr,
@@ -291,20 +291,13 @@ def projection_thresholds(
             if number == 0:
                 top = tl.maximum(top, tl.max(tl.where(s != s, INFINITY, s), 1))
             else:
-                w, v = weights(s, safe[:, None], c[:, None], NORMALIZER)
+                w, v = WEIGHTS(s, safe[:, None], c[:, None])
                 total += tl.sum(w, 1)
-                if NORMALIZER == SPARSEMAX:
-                    slope += tl.sum(tl.where(v > 0, 1.0, 0.0), 1)
-                else:
-                    slope += tl.sum(v, 1)
+                slope += tl.sum(STEEPNESS(w, v), 1)
         if number == 0:
             safe = tl.where((top > -INFINITY) & (top < INFINITY), top, 0.0)
         else:
-            if NORMALIZER == SPARSEMAX:
-                wanted = tl.div_rn(tl.full((M,), 1.0, tl.float32), total)
-            else:
-                wanted = tl.div_rn(tl.full((M,), 1.0, tl.float32), tl.sqrt(total))
-            better = c - (c - wanted) * total / slope
+            better = c - (c - WANTED(total, c)) * total / slope
             moved = c - better > 1.2e-7 * c
             c = tl.where(moved, better, c)
             active = tl.max(tl.where(moved, 1, 0), 0)

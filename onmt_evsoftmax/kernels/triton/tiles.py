@@ -35,11 +35,11 @@ LIGHT_9: Table = {
     "forward": {64: Tile(64, 64, 4, 2), 128: Tile(64, 64, 4, 2), 256: Tile(64, 32, 8, 1)},
     "grad_key_value": {64: Tile(32, 64, 4, 2), 128: Tile(32, 64, 4, 2), 256: Tile(32, 32, 8, 1)},
 }
-#: With dropout, a bias or a mask for every query, and for sparsemax and entmax-1.5: all of these
-#: take registers.
+#: With dropout, a bias or a mask for every query, and for searched thresholds: all of these take
+#: registers.
 HEAVY: Table = {
     "thresholds": {64: Tile(64, 64, 8, 2), 128: Tile(64, 64, 8, 1), 256: Tile(32, 32, 4, 1)},
-    "projection_thresholds": {
+    "searched_thresholds": {
         64: Tile(64, 64, 8, 2),
         128: Tile(64, 32, 8, 2),
         256: Tile(32, 32, 8, 1),
@@ -51,7 +51,7 @@ HEAVY: Table = {
 HEAVY_9: Table = {
     **HEAVY,
     "thresholds": LIGHT_9["thresholds"],
-    "projection_thresholds": {
+    "searched_thresholds": {
         64: Tile(64, 64, 8, 2),
         128: Tile(64, 32, 8, 2),
         256: Tile(16, 32, 8, 1),
@@ -62,7 +62,7 @@ HEAVY_9: Table = {
 #: float32, whose products take three times the operands; with heads above 128 every tile spills.
 FLOAT32: Table = {
     "thresholds": {64: Tile(32, 32, 4, 2), 128: Tile(16, 16, 4, 1)},
-    "projection_thresholds": {64: Tile(32, 32, 8, 1), 128: Tile(16, 32, 4, 1)},
+    "searched_thresholds": {64: Tile(32, 32, 8, 1), 128: Tile(16, 32, 4, 1)},
     "forward": {64: Tile(32, 32, 8, 1), 128: Tile(16, 32, 8, 1)},
     "grad_query": {64: Tile(16, 32, 4, 1), 128: Tile(16, 16, 8, 1)},
     "grad_key_value": {64: Tile(32, 32, 8, 1), 128: Tile(16, 16, 8, 1)},
@@ -70,7 +70,7 @@ FLOAT32: Table = {
 #: The same on Blackwell, where heads above 64 spill.
 FLOAT32_10: Table = {
     "thresholds": {64: Tile(16, 16, 4, 1)},
-    "projection_thresholds": {64: Tile(16, 32, 4, 1)},
+    "searched_thresholds": {64: Tile(16, 32, 4, 1)},
     "forward": {64: Tile(16, 32, 4, 1)},
     "grad_query": {64: Tile(16, 32, 4, 1)},
     "grad_key_value": {64: Tile(16, 32, 8, 1)},
@@ -78,7 +78,7 @@ FLOAT32_10: Table = {
 #: The interpreter takes as long for a large tile as for a small one.
 INTERPRETER = {
     "thresholds": Tile(64, 64, 4, 1),
-    "projection_thresholds": Tile(64, 32, 4, 1),
+    "searched_thresholds": Tile(64, 32, 4, 1),
     "forward": Tile(64, 32, 4, 1),
     "grad_query": Tile(64, 32, 4, 1),
     "grad_key_value": Tile(32, 64, 4, 1),
