@@ -11,8 +11,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from onmt_evsoftmax import kernels
 from onmt_evsoftmax.attention import Positions, sparse_attention
-from onmt_evsoftmax.bench.timing import NO_TARGET, Result, Target, compare, ratios
-from onmt_evsoftmax.normalizers.registry import get_normalizer, own_records
+from onmt_evsoftmax.bench.timing import NO_TARGET, Result, compare, ratios
+from onmt_evsoftmax.normalizers.registry import Target, get_normalizer, own_records
 
 PEER = "torch SDPA"
 SIZE = 64
@@ -71,16 +71,8 @@ def density_of(query: Tensor, key: Tensor) -> float:
 
 def target(name: str, case: Case) -> Target:
     """What the ratios (forward, both passes) should not exceed."""
-    if case.density and case.density <= 0.2:
-        return (0.7, None) if name == "evsoftmax" else NO_TARGET
-    long = case.shape[-1] >= 512
-    targets = {
-        "evsoftmax": (1.0, 0.95),
-        "sparsemax": (0.85, 0.75) if long else NO_TARGET,
-        "entmax15": (0.95, 0.85) if long else NO_TARGET,
-        "entmax": (2.0, 2.0) if long else NO_TARGET,
-    }
-    return targets.get(name, NO_TARGET)
+    record = next((record for record in own_records() if record.name == name), None)
+    return record.attention_target(case.shape[-1], case.density or 0.5) if record else NO_TARGET
 
 
 def measure(case: Case, seconds: float, seed: int) -> Iterator[Result]:

@@ -12,14 +12,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from onmt_evsoftmax.attention.sparse_attention import evsoftmax_attention, sparse_attention
+from onmt_evsoftmax.attention.sparse_attention import sparse_attention
 from onmt_evsoftmax.bench.timing import Result, compare, environment, last_line, ratios
+from onmt_evsoftmax.normalizers.registry import own_records
 from onmt_evsoftmax.report.console import UserError
 
 PEER = "torch SDPA"
@@ -30,14 +32,13 @@ LONGEST_EXPLICIT = 4096
 
 VARIANTS: dict[str, Callable[..., Tensor]] = {
     PEER: scaled_dot_product_attention,
-    "evsoftmax": evsoftmax_attention,
-    "sparsemax": lambda q, k, v: sparse_attention(q, k, v, normalizer="sparsemax"),
-    "entmax15": lambda q, k, v: sparse_attention(q, k, v, normalizer="entmax15"),
-    "entmax": lambda q, k, v: sparse_attention(q, k, v, normalizer="entmax"),
-    "softmax, in blocks": lambda q, k, v: sparse_attention(
-        q, k, v, normalizer="softmax", backend="blocks"
-    ),
-    "evsoftmax, explicit": lambda q, k, v: evsoftmax_attention(q, k, v, backend="explicit"),
+    **{
+        record.name: partial(sparse_attention, normalizer=record)
+        for record in own_records()
+        if record.attention_kernel == record.name
+    },
+    "softmax, in blocks": partial(sparse_attention, normalizer="softmax", backend="blocks"),
+    "evsoftmax, explicit": partial(sparse_attention, backend="explicit"),
 }
 
 

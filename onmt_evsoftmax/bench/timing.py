@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from onmt_evsoftmax.normalizers.registry import Target
+
 
 @dataclass(frozen=True)
 class Result:
@@ -47,8 +49,6 @@ class Result:
         )
 
 
-#: What the ratios of the forward pass and of both passes should not exceed, where one was set.
-Target = tuple[float | None, float | None]
 NO_TARGET: Target = (None, None)
 
 

@@ -374,6 +374,8 @@ ENTMAX = Normalizer(
     row_kernel="entmax",
     attention_kernel="entmax",
     attention_parameter="alpha",
+    row_target=lambda columns: (4.0, 4.0),
+    attention_target=lambda length, kept: (2.0, 2.0) if length >= 512 else (None, None),
 )
 
 RECORDS = (
@@ -386,6 +388,8 @@ RECORDS = (
         order=30,
         row_kernel="sparsemax",
         attention_kernel="sparsemax",
+        row_target=lambda columns: (0.9, 0.9) if columns >= 256 else (1.2, 1.2),
+        attention_target=lambda length, kept: (0.85, 0.75) if length >= 512 else (None, None),
     ),
     Normalizer(
         name="entmax15",
@@ -397,6 +401,8 @@ RECORDS = (
         order=40,
         row_kernel="entmax15",
         attention_kernel="entmax15",
+        row_target=lambda columns: (1.1, 1.1) if columns >= 256 else (1.8, 1.8),
+        attention_target=lambda length, kept: (0.95, 0.85) if length >= 512 else (None, None),
     ),
     ENTMAX,
 )

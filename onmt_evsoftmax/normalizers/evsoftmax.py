@@ -170,5 +170,7 @@ RECORDS = (
         order=20,
         row_kernel="evsoftmax",
         attention_kernel="evsoftmax",
+        row_target=lambda columns: (0.85, 0.95) if columns <= 256 else (0.95, 1.05),
+        attention_target=lambda length, kept: (1.0, 0.95) if kept > 0.2 else (0.7, None),
     ),
 )

@@ -71,6 +71,10 @@ def number_parser(name: str, valid: str, accept: Callable[[float], bool]) -> Cal
     return parse
 
 
+#: Ratios that should not be exceeded: of the forward pass, of both passes.
+Target = tuple[float | None, float | None]
+
+
 @dataclass(frozen=True)
 class Normalizer:
     """Everything the package knows about one normalizer."""
@@ -106,6 +110,10 @@ class Normalizer:
     attention_kernel: str | None = None
     #: The parameter that the attention kernel takes, one for every head; others have their default.
     attention_parameter: str | None = None
+    #: What ``bench`` expects of its kernels, as ratios (forward, both passes) to torch's softmax of
+    #: rows of so many columns, and to torch's attention at a length and with a share of kept keys.
+    row_target: Callable[[int], Target] = lambda columns: (None, None)
+    attention_target: Callable[[int, float], Target] = lambda length, kept: (None, None)
 
     def __post_init__(self) -> None:
         if not _accepts(self.function, "return_support"):
