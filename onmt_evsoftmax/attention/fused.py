@@ -10,7 +10,7 @@ over the keys again and again until the threshold is found.) Nowhere is there a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from onmt_evsoftmax.attention.call import Call, Choice
 from onmt_evsoftmax.attention.positions import Positions
 from onmt_evsoftmax.kernels.attention import gradients_of_inputs
 from onmt_evsoftmax.normalizers.masked import HALF, apply
-from onmt_evsoftmax.normalizers.registry import get_record
+from onmt_evsoftmax.normalizers.registry import Normalizer, get_record
 
 
 def blocker(call: Call) -> str | None:
@@ -69,7 +69,62 @@ def run_on_gpu(call: Call) -> Tensor:
     return _compute(call, kernels.ON_GPU)
 
 
+def _is_single(call: Call) -> bool:
+    """One query per head, and nobody who wants a gradient or records what is computed: decoding."""
+    return (
+        call.query.size(-2) == 1
+        and not (
+            call.is_causal or torch.is_grad_enabled() or any(map(kernels.transformed, call[:3]))
+        )
+        and call.seed is None
+        and (call.mask is None or call.key_mask is not None)
+    )
+
+
+def _run_single(call: Call) -> tuple[Tensor, Tensor]:
+    """(…, 1, V) and the probabilities (…, 1, S)."""
+    call = call.expanded()
+    query, key, value = (_as4d(t) for t in call[:3])
+    mask = None if call.key_mask is None else _as4d(call.key_mask.unsqueeze(-2))
+    assert call.choice.record is not None
+    assert call.choice.record.attention_kernel is not None
+    out, p = kernels.single_query(
+        call.choice.record.attention_kernel,
+        query,
+        key,
+        value,
+        mask,
+        *_terms(call, query),
+        call.scale,
+    )
+    if len(call.leading) == 2:
+        return out, p
+    return out.reshape(*call.leading, *out.shape[2:]), p.reshape(*call.leading, *p.shape[2:])
+
+
+def single_query(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_mask: Tensor | None,
+    normalizer: str | Normalizer | Callable[..., Any],
+    positions: Positions | None,
+) -> tuple[Tensor, Tensor] | None:
+    """Attention of one query (…, 1, E) to keys (…, S, E), and its probabilities (…, 1, S).
+
+    ``key_mask`` (…, S) is True where a key takes part. None where the kernel cannot compute this.
+    """
+    options = (False, query.size(-1) ** -0.5, 0.0, None, Choice.of(normalizer), query.shape[:-2])
+    mask = None if key_mask is None else key_mask.unsqueeze(-2)
+    call = Call(query, key, value, mask, key_mask, *options, positions)
+    if query.dtype != torch.float32 or not _is_single(call) or blocker(call) is not None:
+        return None
+    return _run_single(call)
+
+
 def _compute(call: Call, namespace: str) -> Tensor:
+    if namespace == kernels.ON_CPU and _is_single(call):
+        return _run_single(call)[0]
     call = call.expanded()
     leading = call.leading
     query, key, value = (_as4d(t) for t in call[:3])
@@ -98,7 +153,9 @@ def _as4d(tensor: Tensor) -> Tensor:
     return tensor.flatten(0, -4)
 
 
-def _terms(call: Call, query: Tensor) -> tuple[Any, ...]:
+def _terms(
+    call: Call, query: Tensor
+) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, int]:
     """Alpha, relative keys and values, slopes and offset, as the kernel takes them."""
     alpha = call.choice.kernel_parameter()
     if alpha is not None:

@@ -18,6 +18,7 @@ from torch.autograd import forward_ad
 from onmt_evsoftmax.kernels import attention as fused
 from onmt_evsoftmax.kernels import library
 from onmt_evsoftmax.kernels import rows as operators
+from onmt_evsoftmax.kernels.attention import single_query
 from onmt_evsoftmax.kernels.library import BACKENDS, accepts, backend, chosen, using
 from onmt_evsoftmax.kernels.rows import Parameter
 from onmt_evsoftmax.kernels.triton import operators as triton_operators
@@ -39,6 +40,7 @@ __all__ = [
     "rows_backward",
     "rows_forward",
     "serves",
+    "single_query",
     "tracing",
     "transformed",
     "using",

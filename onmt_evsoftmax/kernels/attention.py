@@ -235,6 +235,47 @@ def attention_backward(
     return grad_query, grad_key, grad_value, *gradients_of_terms(query, grad_alpha, *tables)
 
 
+def single_query(
+    normalizer: str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    alpha: Tensor | None,
+    relative_keys: Tensor | None,
+    relative_values: Tensor | None,
+    slopes: Tensor | None,
+    offset: int,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """(out, probabilities (batch, heads, 1, S)) of one query per head, without a gradient."""
+    query, key, value = _readable(query), _readable(key), _readable(value)
+    mask = None if mask is None else _readable(mask)
+    terms = Terms(alpha, relative_keys, relative_values, slopes, offset).readable()
+    out = _like_query(query, 1, value.size(3))
+    probabilities = query.new_empty(*query.shape[:3], key.size(2))
+    tensors = (query, key, value, out)
+    strides = [step for tensor in tensors for step in tensor.stride()[:3]]
+    sizes = (*query.shape[:2], key.size(2), query.size(3), value.size(3))
+    library.call(
+        "single",
+        library.NORMALIZERS[normalizer],
+        (ctypes.c_int64 * 5)(*sizes),
+        (ctypes.c_int64 * 14)(*strides, *_steps(mask)[:2]),
+        (ctypes.c_void_p * 4)(*map(_address, tensors)),
+        _address(mask),
+        scale,
+        (ctypes.c_int64 * 2)(terms.window, offset),
+        (ctypes.c_void_p * 3)(
+            *map(_address, (terms.slopes, terms.relative_keys, terms.relative_values))
+        ),
+        _address(terms.alpha),
+        probabilities.data_ptr(),
+        torch.get_num_threads(),
+    )
+    return out, probabilities
+
+
 def gradients_of_terms(query: Tensor, *terms: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """An operator returns tensors: what there is not is empty."""
     alpha, keys, values = (query.new_empty(0) if t is None else t for t in terms)

@@ -35,6 +35,7 @@ _SIGNATURES = {
         *[_INT, _INT, *[_ADDRESS] * 5, _INT, _REAL, _REAL, ctypes.c_uint64],
         *[*[_ADDRESS] * 5, _INT],
     ],
+    "single": [_INT, *[_ADDRESS] * 4, _REAL, *[_ADDRESS] * 4, _INT],
 }
 
 

@@ -2,9 +2,9 @@
 
 :class:`AttentionNormalizer` replaces the softmax module and turns a matrix of scores into
 probabilities. :class:`FusedAttention` computes the same attention without the matrix, where nobody
-reads it. It hands the call to OpenNMT-py's own code, which makes the matrix, whenever it must:
-while decoding with a cache (one query: nothing to fuse), when a recorder watches the normalizer,
-when the matrix is read, and for masks it does not know.
+reads it, and one step of decoding by the kernel for one query. It hands the call to OpenNMT-py's
+own code, which makes the matrix, whenever it must: when a recorder watches the normalizer, when the
+matrix is read, and for masks it does not know.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from onmt_evsoftmax import kernels
 from onmt_evsoftmax.attention import Positions, fusion_blocker, sparse_attention
+from onmt_evsoftmax.attention.fused import single_query
 from onmt_evsoftmax.kernels.triton.serving import device_blocker
 from onmt_evsoftmax.normalizers.module import NormalizerModule
 from onmt_evsoftmax.opennmt import versions
@@ -102,6 +103,9 @@ class FusedAttention:
         Returns the context (batch, queries, size) and, in place of the matrix nobody reads, an
         empty one: (batch, heads, queries, 0).
         """
+        step = self._decode(key, value, query, mask, options) if self.layer_cache[0] else None
+        if step is not None:
+            return step
         known = read_mask(mask) if self._may_fuse(query, options) else None
         if known is None:
             theirs: tuple[Tensor, Tensor] = super().forward(  # type: ignore[misc]
@@ -132,32 +136,78 @@ class FusedAttention:
         output = versions.run_layer(self, self.final_linear, joined)
         return output, context.new_empty(*context.shape[:3], 0)
 
+    def _decode(
+        self: Any,
+        key: Tensor,
+        value: Tensor,
+        query: Tensor,
+        mask: Tensor | None,
+        options: dict[str, Any],
+    ) -> tuple[Tensor, Tensor] | None:
+        """One step with a cache: the context and the matrix of one row, or None: it must be theirs.
+
+        The cache changes only if the step is taken.
+        """
+        cache = self.layer_cache[1]
+        plain = query.size(1) == 1 and query.is_cpu and kernels.available()
+        if not plain or not self._has_kernel(options) or cache.get("key_pad_mask") is not None:
+            return None
+        queries = self._heads(self.linear_query(query))
+        if self.attn_type == "self":
+            keys = self._heads(self.linear_keys(query))
+            values = self._heads(self.linear_values(query))
+            queries, keys = versions.rotate(self, queries, keys, options.get("step") or 0)
+            if cache["keys"].numel():
+                keys = torch.cat((cache["keys"], keys), 2)
+                values = torch.cat((cache["values"], values), 2)
+        elif cache["keys"].numel():
+            keys, values = cache["keys"], cache["values"]
+        else:
+            keys, values = (
+                self._heads(self.linear_keys(key)),
+                self._heads(self.linear_values(value)),
+            )
+        positions = self._positions(keys.size(2) - 1)
+        included = None if mask is None else ~mask[:, :, -1]
+        found = single_query(queries, keys, values, included, self.softmax.normalizer, positions)
+        if found is None:
+            return None
+        cache["keys"], cache["values"] = keys, values
+        context, p = found
+        return self.final_linear(context.transpose(1, 2).flatten(2)), p
+
     def _heads(self: Any, tensor: Tensor) -> Tensor:
         """(batch, length, size) → (batch, heads, length, size per head)."""
         return tensor.view(*tensor.shape[:2], -1, self.dim_per_head).transpose(1, 2)
 
-    def _positions(self: Any) -> Positions | None:
+    def _positions(self: Any, offset: int = 0) -> Positions | None:
         """What places add to the scores; OpenNMT-py has one table for both keys and values."""
         if self.relative_positions_embeddings is not None:
             table = self.relative_positions_embeddings.weight
-            return Positions(table, table)
+            return Positions(table, table, offset=offset)
         slopes = versions.alibi_slopes(self)
-        return None if slopes is None else Positions(slopes=slopes)
+        return None if slopes is None else Positions(slopes=slopes, offset=offset)
+
+    def _has_kernel(self: Any, options: dict[str, Any]) -> bool:
+        """Whether a kernel may stand for the normalizer that is in its place."""
+        softmax = self.softmax
+        return (
+            # Not if somebody has put another module there, or watches this one.
+            type(softmax) is AttentionNormalizer
+            and not (softmax._forward_hooks or softmax._forward_pre_hooks)
+            and not options.get("sliding_window")
+            # Parameters may act in training only.
+            and fusion_blocker(softmax.normalizer, kernels_needed=False) is None
+        )
 
     def _may_fuse(self: Any, query: Tensor, options: dict[str, Any]) -> bool:
-        softmax = self.softmax
         return (
             not self.layer_cache[0]
             and (self.reader == NOBODY or (self.reader == EVALUATION and self.training))
             and (query.is_cpu or (kernels.chosen() != "torch" and device_blocker(query) is None))
             # 3.5.1 asks self-attention for the matrix, too, and drops it.
             and (self.reader == NOBODY or not options.get("return_attn"))
-            and not options.get("sliding_window")
-            # Not if somebody has put another module there, or watches this one.
-            and type(softmax) is AttentionNormalizer
-            and not (softmax._forward_hooks or softmax._forward_pre_hooks)
-            # Parameters may act in training only.
-            and fusion_blocker(softmax.normalizer, kernels_needed=False) is None
+            and self._has_kernel(options)
         )
 
 

@@ -102,11 +102,12 @@ class Report:
     def fused(self) -> list[str]:
         """What is computed without the attention matrix, in words, each once."""
         found: dict[str, None] = {}
+        # A step of decoding, one query per head, has a kernel on CPUs only; it yields the row, too.
+        steps = kernels.available() and not torch.cuda.is_available()
         for place in self.placed:
-            # Decoding gives the decoder one query at a time: there is nothing to fuse.
-            if place.fused_for and (place.kind == "encoder" or not self.translating):
-                when = " in training" if place.fused_for == EVALUATION else ""
-                found[place.kind + when] = None
+            if place.fused_for and (place.kind == "encoder" or steps or not self.translating):
+                limited = place.fused_for == EVALUATION and not self.translating
+                found[place.kind + (" in training" if limited else "")] = None
         return list(found)
 
     def __str__(self) -> str:
@@ -169,7 +170,7 @@ def put_normalizers(
     if settings.backend == "fused" and demanded and not report.fused:
         blockers = list(dict.fromkeys(place.blocker for place in placed if place.blocker))
         if any(place.fused_for for place in placed):
-            blockers.append("decoding computes one row at a time, and only encoders are fused")
+            blockers.append("decoding computes one row at a time, which is fused on CPUs only")
         why = "; ".join(blockers) or "all attention is softmax"
         raise UserError(f"attention_backend: fused is not possible here: {why}; write auto")
     return report

@@ -127,18 +127,21 @@ def alibi_slopes(attention: Any) -> Tensor | None:
     return slopes
 
 
-def rotate(attention: Any, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-    """Query and key (batch, heads, length, size) turned by their places, if 3.5.1 is asked to."""
+def rotate(attention: Any, query: Tensor, key: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
+    """Query and key (batch, heads, length, size) turned by their places, if 3.5.1 is asked to.
+
+    ``first`` is the place of the first of them.
+    """
     if attention.max_relative_positions != -1:
         return query, key
     from onmt.modules.multi_headed_attn import apply_rotary_emb, rotaryembeddings
 
-    length = query.size(2)
-    if length > attention.rope.size(0):
+    end = first + query.size(2)
+    if end > attention.rope.size(0):
         attention.rope, attention.cos, attention.sin = rotaryembeddings(
-            attention.rotary_dim, maxseqlen=length + 2048, base=attention.rotary_theta
+            attention.rotary_dim, maxseqlen=end + 2048, base=attention.rotary_theta
         )
-    rope = attention.rope[:length].to(query.device)
+    rope = attention.rope[first:end].to(query.device)
     turned: tuple[Tensor, Tensor] = apply_rotary_emb(
         query, key, rope, interleave=attention.rotary_interleave
     )

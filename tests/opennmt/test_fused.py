@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from models import LANGUAGE_MODEL, RNN, TRANSFORMER, batch, build, flags, parse
+from models import LANGUAGE_MODEL, RNN, TRANSFORMER, batch, build, flags, parse, translator_of
 from workbench import IS_35
 
 from onmt_evsoftmax import kernels
@@ -92,6 +92,69 @@ def test_positions_are_fused_too(fused_calls: list[bool], normalizer: str, place
         torch.testing.assert_close(quick[name], value, atol=5e-5, rtol=1e-3, msg=name)
     report = put_normalizers(build(*model), parse(*model))
     assert str(report).endswith("fused attention: encoder, decoder, context in training")
+
+
+def decoded(model: Any, steps: int = 6) -> list[torch.Tensor]:
+    """Outputs and attention to the source, step by step with a cache, padding in the batch."""
+    source, lengths = batch([7, 3, 1, 5])
+    target, _ = batch([steps] * 4, seed=1)
+    found = []
+    with torch.no_grad():
+        encoded, state, _ = model.encoder(source, lengths)
+        model.decoder.init_state(source, encoded, state)
+        for step in range(steps):
+            word = target[:, step : step + 1]
+            out, attention = model.decoder(word, encoded, src_len=lengths, step=step)
+            found += [out, attention["std"]]
+            if step == 2:  # as a beam search does between steps
+                model.decoder.map_state(lambda state, dim: state.index_select(dim, ORDER))
+    return found
+
+
+ORDER = torch.tensor([0, 0, 2, 3])
+
+
+@needs_kernels
+@pytest.mark.parametrize("normalizer", ["evsoftmax", "sparsemax", "entmax15", "entmax"])
+@pytest.mark.parametrize("places", ["none", *PLACES])
+def test_a_step_of_decoding_is_fused_and_shows_its_row(
+    monkeypatch: pytest.MonkeyPatch, normalizer: str, places: str
+) -> None:
+    options = flags(attention_normalizer=normalizer, max_relative_positions=PLACES.get(places, 0))
+    if normalizer == "entmax":
+        options += flags(attention_alpha="learn")
+    steps: list[bool] = []
+    original = modules.single_query
+
+    def count(*arguments: Any) -> Any:
+        found = original(*arguments)
+        steps.append(found is not None)
+        return found
+
+    monkeypatch.setattr(modules, "single_query", count)
+    model = [*TRANSFORMER, *options]
+    explicit = decoded(build(*model, "-attention_backend", "explicit"))
+    assert not steps
+    quick = decoded(build(*model))
+    assert steps == [True] * 24  # two attentions in each of two layers, six times
+    for one, other in zip(quick, explicit, strict=True):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)
+
+
+@needs_kernels
+@pytest.mark.parametrize("normalizer", ["evsoftmax", "sparsemax", "entmax15"])
+def test_both_ways_give_the_same_translations(normalizer: str) -> None:
+    found = []
+    for backend in ("auto", "explicit"):
+        options = flags(attention_normalizer=normalizer, attention_backend=backend)
+        model = build(*TRANSFORMER, *options, *flags(max_relative_positions=3))
+        limit = [*flags(max_length=9), *(flags(max_length_ratio=0) if IS_35 else [])]
+        translator = translator_of(model, *limit, *flags(beam_size=3, min_length=4))
+        source, lengths = batch([9, 4, 1, 6])
+        found.append(translator.translate_batch({"src": source, "srclen": lengths}, True))
+    for one, other in zip(found[0]["predictions"], found[1]["predictions"], strict=True):
+        assert [words.tolist() for words in one] == [words.tolist() for words in other]
+    torch.testing.assert_close(found[0]["attention"], found[1]["attention"], atol=2e-5, rtol=1e-4)
 
 
 @needs_kernels

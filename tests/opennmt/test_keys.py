@@ -8,6 +8,7 @@ from typing import Any
 
 import onmt.opts
 import pytest
+import torch
 from models import LANGUAGE_MODEL, TRANSFORMER, build, flags, parse
 from onmt.utils.misc import check_path
 from onmt.utils.parse import ArgumentParser
@@ -155,15 +156,22 @@ class TestTranslation:
         assert "eps" not in str(put_normalizers(model, options, overrides={}))
 
     @pytest.mark.skipif(not kernels.available(), reason="nothing is fused without the kernels")
-    def test_fused_where_decoding_fuses_nothing_is_refused(self) -> None:
+    def test_fused_where_decoding_fuses_nothing_is_refused(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         fused = {"attention_backend": "fused"}
         options = [*LANGUAGE_MODEL, *flags(attention_normalizer="evsoftmax", **fused)]
         model = build(*options)
+        transformer = [*TRANSFORMER, *flags(attention_normalizer="evsoftmax", **fused)]
+        report = put_normalizers(model, parse(*options), overrides=fused)
+        assert str(report).endswith("fused attention: decoder")
+        report = put_normalizers(build(*transformer), parse(*transformer), overrides=fused)
+        assert str(report).endswith("fused attention: encoder, decoder, context")
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         with pytest.raises(UserError, match="fused is not possible here: decoding computes one"):
             put_normalizers(model, parse(*options), overrides=fused)
         inherited = put_normalizers(model, parse(*options), overrides={})
         assert str(inherited).endswith("fused attention: none")
-        transformer = [*TRANSFORMER, *flags(attention_normalizer="evsoftmax", **fused)]
         report = put_normalizers(build(*transformer), parse(*transformer), overrides=fused)
         assert str(report).endswith("fused attention: encoder")
 

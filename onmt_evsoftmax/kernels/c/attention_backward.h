@@ -26,46 +26,6 @@ typedef struct {
     float mean[CHUNK];   /* sum_j P dP = dO . O */
 } Gradients;
 
-/* products[k] += a . rows[at[k]] (`more`; else =) for VECTORS vectors of a row. */
-INLINE void dot_vectors(const int vectors, int count, const uint8_t *at, const float *a,
-                        const float *rows, int64_t stride, int more, float *products) {
-    vf left[8];
-    for (int v = 0; v < vectors; v++) left[v] = load(a + v * LANES);
-    for (int k = 0; k < count; k += LANES) {
-        vf part[LANES / 4];
-        for (int i = 0; i < LANES / 4; i++) {
-            vf sum[4];
-            for (int j = 0; j < 4; j++) {
-                const float *row = rows + at[k + 4 * i + j] * stride;
-                sum[j] = left[0] * load(row);
-                for (int v = 1; v < vectors; v++) sum[j] += left[v] * load(row + v * LANES);
-            }
-            part[i] = sum_quarters(sum[0], sum[1], sum[2], sum[3]);
-        }
-        const vf dots = sum_each(part);
-        store(products + k, more ? load(products + k) + dots : dots);
-    }
-}
-
-/* products[k] = a . rows[at[k]], in whole vectors of products. Not inlined, as `add_rows`. */
-static __attribute__((noinline)) void dot_rows(int count, const uint8_t *at, const float *a,
-                                               const float *rows, int64_t stride,
-                                               float *products) {
-    if (!stride) memset(products, 0, (size_t)ROUNDED(count, LANES) * sizeof(float));
-    for (int64_t d = 0; d < stride; d += 8 * LANES) {
-        switch ((stride - d) / LANES) {
-        case 1: dot_vectors(1, count, at, a + d, rows + d, stride, d > 0, products); break;
-        case 2: dot_vectors(2, count, at, a + d, rows + d, stride, d > 0, products); break;
-        case 3: dot_vectors(3, count, at, a + d, rows + d, stride, d > 0, products); break;
-        case 4: dot_vectors(4, count, at, a + d, rows + d, stride, d > 0, products); break;
-        case 5: dot_vectors(5, count, at, a + d, rows + d, stride, d > 0, products); break;
-        case 6: dot_vectors(6, count, at, a + d, rows + d, stride, d > 0, products); break;
-        case 7: dot_vectors(7, count, at, a + d, rows + d, stride, d > 0, products); break;
-        default: dot_vectors(8, count, at, a + d, rows + d, stride, d > 0, products); break;
-        }
-    }
-}
-
 /* P M and dS of what row i keeps of the tile. */
 INLINE void weigh(const Attention *task, const Packed *pack, const Gradients *g, int i,
                   int64_t tile, uint64_t row_key, Kept *kept) {
@@ -169,6 +129,16 @@ static void unpack(const Packed *pack, const float *from, int64_t stride, const 
     }
 }
 
+/* Those of all keys and values, to what one part of the queries of a head has found. */
+static void unpack_gradients(const Attention *task, const Packed *pack, const float *grad_keys,
+                             const float *grad_values, int64_t split) {
+    const Place p = place_of(task, pack->head);
+    unpack(pack, grad_keys, pack->size, &task->grad_key, p, split * task->grad_key_split,
+           task->keys, task->size);
+    unpack(pack, grad_values, pack->value_size, &task->grad_value, p,
+           split * task->grad_value_split, task->keys, task->value_size);
+}
+
 static int attention_backward(const void *argument, int64_t begin, int64_t end) {
     const Attention *task = argument;
     const int64_t keys = ROUNDED(task->keys, TILE);
@@ -197,11 +167,7 @@ static int attention_backward(const void *argument, int64_t begin, int64_t end) 
         const int64_t last = chunks * (split + 1) / task->splits;
         for (int64_t c = chunks * split / task->splits; c < last; c++)
             backward_chunk(task, &pack, &g, folded(c, chunks));
-        const Place p = place_of(task, pack.head);
-        unpack(&pack, g.grad_keys, pack.size, &task->grad_key, p, split * task->grad_key_split,
-               task->keys, task->size);
-        unpack(&pack, g.grad_values, pack.value_size, &task->grad_value, p,
-               split * task->grad_value_split, task->keys, task->value_size);
+        unpack_gradients(task, &pack, g.grad_keys, g.grad_values, split);
     }
     free(arena.data);
     return OK;

@@ -46,10 +46,8 @@ INLINE int packs(const Attention *task) {
     return task->mask && task->mask_query == 0 && !task->bias;
 }
 
-/* The number of packed keys that query i attends to. */
-INLINE int64_t visible(const Attention *task, const Packed *pack, int64_t i) {
-    if (!task->causal || i >= task->keys - 1) return pack->count;
-    if (i < 0) return 0;
+/* The number of packed keys whose place is at most i. */
+INLINE int64_t packed_up_to(const Packed *pack, int64_t i) {
     int64_t low = 0, high = pack->count;
     while (low < high) {
         const int64_t middle = (low + high) / 2;
@@ -57,6 +55,13 @@ INLINE int64_t visible(const Attention *task, const Packed *pack, int64_t i) {
         else high = middle;
     }
     return low;
+}
+
+/* The number of packed keys that query i attends to. */
+INLINE int64_t visible(const Attention *task, const Packed *pack, int64_t i) {
+    if (!task->causal || i >= task->keys - 1) return pack->count;
+    if (i < 0) return 0;
+    return packed_up_to(pack, i);
 }
 
 /* Copy a row, times a factor, up to its last element. */

@@ -80,39 +80,9 @@ INLINE vu positions(const Packed *pack, int64_t tile, const uint8_t *at) {
     return position;
 }
 
-/* sum = sum * shrink + weight[k] * rows[at[k]] over k, for VECTORS vectors of a row. */
-INLINE void add_vectors(const int vectors, int count, const uint8_t *at, const float *weight,
-                        const float *rows, int64_t stride, float shrink, float *sum) {
-    vf total[8];
-    for (int v = 0; v < vectors; v++) total[v] = load(sum + v * LANES) * shrink;
-    for (int k = 0; k < count; k++) {
-        const vf w = splat(weight[k]);
-        const float *row = rows + at[k] * stride;
-        for (int v = 0; v < vectors; v++) total[v] += w * load(row + v * LANES);
-    }
-    for (int v = 0; v < vectors; v++) store(sum + v * LANES, total[v]);
-}
-
-/* The same for whole rows of `stride` floats, in stretches that fit the registers. Not inlined: in
- * a large function the loop's counters would live in memory, which doubles its time. */
-static __attribute__((noinline)) void add_rows(int count, const uint8_t *at, const float *weight,
-                                               const float *rows, int64_t stride, float shrink,
-                                               float *sum) {
-    for (int64_t vectors = stride / LANES; vectors > 0; vectors -= 8) {
-        switch (vectors) {
-        case 1: add_vectors(1, count, at, weight, rows, stride, shrink, sum); break;
-        case 2: add_vectors(2, count, at, weight, rows, stride, shrink, sum); break;
-        case 3: add_vectors(3, count, at, weight, rows, stride, shrink, sum); break;
-        case 4: add_vectors(4, count, at, weight, rows, stride, shrink, sum); break;
-        case 5: add_vectors(5, count, at, weight, rows, stride, shrink, sum); break;
-        case 6: add_vectors(6, count, at, weight, rows, stride, shrink, sum); break;
-        case 7: add_vectors(7, count, at, weight, rows, stride, shrink, sum); break;
-        default: add_vectors(8, count, at, weight, rows, stride, shrink, sum); break;
-        }
-        rows += 8 * LANES;
-        sum += 8 * LANES;
-    }
-}
+#define PLACE uint8_t
+#define NAMED(name) name
+#include "attention_rows.h"
 
 /* --------------------------------------------------------------------------------- dropout */
 

@@ -121,8 +121,9 @@ EXPORT int onmt_evsoftmax_rows_forward(int normalizer, int dtype, int64_t rows, 
     RowsForward task = {.normalizer = normalizer, .dtype = dtype, .columns = columns,
                         .scores = scores, .mask = mask, .probabilities = probabilities,
                         .support = support, .parameter = parameter, .parameters = parameters};
-    if (!takes(normalizer, parameter) || !take_each(normalizer, parameters, rows) || dtype < FLOAT32 || dtype > FLOAT16
-        || rows < 0 || columns < 0 || (mask && !layout)) return BAD_ARGUMENT;
+    if (!takes(normalizer, parameter) || !take_each(normalizer, parameters, rows)
+        || dtype < FLOAT32 || dtype > FLOAT16 || rows < 0 || columns < 0 || (mask && !layout))
+        return BAD_ARGUMENT;
     if (rows == 0 || columns == 0) return OK;
     if (layout) {
         if (layout[0] < 0 || layout[0] > MAX_RANK) return BAD_ARGUMENT;
@@ -201,4 +202,37 @@ EXPORT int onmt_evsoftmax_attention(int backward, int normalizer, const int64_t 
     const int64_t scores = CHUNK * (task.keys > 0 ? task.keys : 1);
     return share(one_pass ? chosen->attention_forward : chosen->blocks_forward, &task, items,
                  1 + GRAIN / scores, threads);
+}
+
+/* One query for each head. `sizes`: batches, heads, keys, size, value_size. `tensors`: query, key,
+ * value, out; `strides`: three (batch, head, length) for each, two (batch, head) of the mask.
+ * `positions`: window and offset. `terms`, each of which may be NULL: slopes, relative keys and
+ * values. `alphas`: those of the heads, for entmax. `probabilities`: (batches, heads, keys). */
+EXPORT int onmt_evsoftmax_single(int normalizer, const int64_t *sizes, const int64_t *strides,
+                                 float *const *tensors, const uint8_t *mask, double scale,
+                                 const int64_t *positions, float *const *terms,
+                                 const double *alphas, float *probabilities, int threads) {
+    const int64_t heads = sizes[0] * sizes[1], keys = sizes[2];
+    const int64_t row_strides[] = {sizes[1] * keys, keys};
+    const Single task = {
+        .attention = {.normalizer = normalizer, .batches = sizes[0], .heads = sizes[1],
+                      .queries = 1, .keys = keys, .size = sizes[3], .value_size = sizes[4],
+                      .query = {tensors[0], strides[0], strides[1], strides[2]},
+                      .key = {tensors[1], strides[3], strides[4], strides[5]},
+                      .value = {tensors[2], strides[6], strides[7], strides[8]},
+                      .out = {tensors[3], strides[9], strides[10], strides[11]},
+                      .scale = (float)scale, .window = positions[0], .offset = positions[1],
+                      .slopes = terms[0], .relative_keys = terms[1], .relative_values = terms[2]},
+        .rows = {.normalizer = normalizer, .dtype = FLOAT32, .columns = keys,
+                 .rank = mask ? 2 : 0, .sizes = sizes, .stride = row_strides,
+                 .mask_stride = strides + 12, .scores = probabilities, .mask = mask,
+                 .probabilities = probabilities, .parameters = alphas},
+    };
+    for (int i = 0; i < 5; i++)
+        if (sizes[i] < 0) return BAD_ARGUMENT;
+    if (!takes(normalizer, 0) || keys > INT32_MAX - 64 || positions[0] < 0
+        || (positions[0] && !terms[1]) || (terms[2] && !positions[0])
+        || !take_each(normalizer, alphas, heads) || (normalizer == id_entmax) != (alphas != NULL))
+        return BAD_ARGUMENT;
+    return share(chosen->single_forward, &task, heads, 1 + GRAIN / (1 + keys * sizes[3]), threads);
 }

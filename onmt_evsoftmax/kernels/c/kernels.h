@@ -82,6 +82,12 @@ typedef struct {
     int64_t splits, grad_key_split, grad_value_split;
 } Attention;
 
+/* Attention of one query for each head, forward: its rows are normalized where they are. */
+typedef struct {
+    Attention attention;
+    RowsForward rows;                   /* scores and probabilities: (batches, heads, keys) */
+} Single;
+
 /* Does the items (rows or blocks) [begin, end) of a task alone; returns OK or NO_MEMORY. */
 typedef int Range(const void *task, int64_t begin, int64_t end);
 
@@ -90,6 +96,7 @@ typedef struct {
     Range *rows_forward, *rows_backward;
     Range *attention_forward, *attention_backward;
     Range *blocks_forward, *blocks_backward;
+    Range *single_forward;
 } Variant;
 
 extern const Variant variant_portable;

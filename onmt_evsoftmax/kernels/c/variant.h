@@ -10,9 +10,13 @@
 #include "attention_tile.h"
 #include "attention_forward.h"
 #include "attention_backward.h"
+#include "attention_lists.h"
+#include "attention_distances.h"
 #include "attention_blocks.h"
+#include "attention_blocks_backward.h"
+#include "attention_single.h"
 
 const Variant VARIANT = {
     VARIANT_NAME, rows_forward, rows_backward, attention_forward, attention_backward,
-    blocks_forward, blocks_backward,
+    blocks_forward, blocks_backward, single_forward,
 };
