@@ -2,7 +2,7 @@
 
 ``onmt_evsoftmax.pth`` calls :func:`start` in every interpreter of the environment, so this module
 must stay tiny: it imports nothing but what Python has already loaded, and it waits. Only when a
-program imports OpenNMT-py (or CTranslate2's OpenNMT-py converter) does it load the real plugin.
+program imports OpenNMT-py, eole or CTranslate2's OpenNMT-py converter does it load the real plugin.
 
 ``ONMT_EVSOFTMAX=off`` in the environment keeps it asleep.
 """
@@ -84,11 +84,15 @@ def _install(_: ModuleType) -> None:
 
         install()
     except Exception as error:
-        # Going on would mean softmax where the user asked for something else: stop and say why.
-        raise ImportError(
-            f"onmt_evsoftmax could not join OpenNMT-py ({type(error).__name__}: {error}); "
-            "run `python -m onmt_evsoftmax doctor`, or set ONMT_EVSOFTMAX=off to go without it"
-        ) from error
+        raise _failure("OpenNMT-py", error) from error
+
+
+def _failure(toolkit: str, error: Exception) -> ImportError:
+    """Going on would mean softmax where the user asked for something else: stop and say why."""
+    return ImportError(
+        f"onmt_evsoftmax could not join {toolkit} ({type(error).__name__}: {error}); "
+        "run `python -m onmt_evsoftmax doctor`, or set ONMT_EVSOFTMAX=off to go without it"
+    )
 
 
 def _guard_converter(module: Any) -> None:
@@ -122,13 +126,25 @@ def wanted() -> bool:
     return os.environ.get("ONMT_EVSOFTMAX", "on").strip().lower() not in ("off", "0", "no", "false")
 
 
+def _extend_eole(module: ModuleType) -> None:
+    try:
+        from onmt_evsoftmax import eole
+
+        name = module.__name__.rpartition(".")[2]
+        {"models": eole.patch_config, "multi_headed_attn": eole.patch_attention}[name](module)
+    except Exception as error:
+        raise _failure("eole", error) from error
+
+
 def watch_converter() -> None:
     """Wait for CTranslate2's converter."""
     after_import("ctranslate2.converters.opennmt_py", _guard_converter)
 
 
 def start() -> None:
-    """Wait for OpenNMT-py and for CTranslate2's converter, unless switched off."""
+    """Wait for OpenNMT-py, eole and CTranslate2's converter, unless switched off."""
     if wanted():
         after_import("onmt", _install)
+        after_import("eole.config.models", _extend_eole)
+        after_import("eole.modules.multi_headed_attn", _extend_eole)
         watch_converter()
