@@ -10,6 +10,8 @@ VENV_TRITON ?= .venv-triton
 STAMP_TRITON := $(VENV_TRITON)/.installed
 VENV_TRANSFORMERS ?= .venv-transformers$(addprefix -,$(TRANSFORMERS))
 STAMP_TRANSFORMERS := $(VENV_TRANSFORMERS)/.installed
+VENV_EOLE ?= .venv-eole
+STAMP_EOLE := $(VENV_EOLE)/.installed
 
 .DEFAULT_GOAL := help
 
@@ -95,6 +97,17 @@ $(STAMP_TRANSFORMERS): $(STAMP) constraints.txt
 test-transformers: $(STAMP_TRANSFORMERS)  ## the transformers front end; TRANSFORMERS=5.0.0 is the oldest version
 	$(VENV_TRANSFORMERS)/bin/python -m pytest -n 2 --dist worksteal tests/transformers_models
 
+# eole imports aiohttp without declaring it. The start-up hook is copied: it is found only in a site folder.
+$(STAMP_EOLE): $(STAMP) constraints.txt
+	$(call borrow,$(VENV_EOLE))
+	$(BIN)/python -m pip --python $(VENV_EOLE)/bin/python install --quiet eole==0.6.4 aiohttp torch==2.13.0
+	cp $(VENV)/lib/python3*/site-packages/onmt_evsoftmax.pth $(VENV_EOLE)/lib/python3*/site-packages/
+	touch $@
+
+.PHONY: test-eole
+test-eole: $(STAMP_EOLE)  ## the plugin for eole 0.6 and the converter (in .venv-eole)
+	$(VENV_EOLE)/bin/python -m pytest -n 2 --dist worksteal tests/eole_models
+
 .PHONY: test-gpu
 test-gpu:  ## the GPU kernels' values on this machine's GPU, with a PYTHON that has a CUDA torch and the package
 	$(PYTHON) -c 'import torch; assert torch.cuda.is_available(), "torch sees no GPU"'
@@ -119,4 +132,4 @@ properties: $(STAMP)  ## check every cell of the paper's Table 1 by numerical se
 
 .PHONY: clean
 clean:  ## remove what was built, but not results under runs/
-	rm -rf $(VENV) $(VENV35) $(VENV_TRITON) .venv-transformers* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV35) $(VENV_TRITON) .venv-transformers* $(VENV_EOLE) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -36,7 +36,7 @@ def patch_config(module: Any) -> None:
     from pydantic import AfterValidator, Field, TypeAdapter
     from pydantic.fields import FieldInfo
 
-    classes = [
+    classes: list[Any] = [
         found
         for found in vars(module).values()
         if isinstance(found, type) and issubclass(found, module.Config)
@@ -45,11 +45,12 @@ def patch_config(module: Any) -> None:
         default=None, description="Normalizer of attention, as evsoftmax (onmt_evsoftmax)."
     )
     optional: Any = Annotated[str | None, AfterValidator(_known)]
+    plain: Any = str | None
     for found in classes:
         if issubclass(found, module.TransformerConfig):
             for key in KEYS:
                 found.__pydantic_fields__[key] = FieldInfo.from_annotated_attribute(optional, text)
-            found.__pydantic_fields__[NEEDS] = FieldInfo.from_annotated_attribute(str | None, None)
+            found.__pydantic_fields__[NEEDS] = FieldInfo.from_annotated_attribute(plain, None)
     # Parts first, then the models that hold them.
     for found in sorted(classes, key=lambda each: issubclass(each, module.BaseModelConfig)):
         found.model_rebuild(force=True)

@@ -176,7 +176,9 @@ def convert(path: str, folder: str | Path) -> None:
     }
     config = {
         "share_vocab": bool(options.share_vocab),
+        "src_vocab": "vocab.json",  # required, but not read: the tokens are in vocab.json
         "transforms": [],
+        "inference": {"length_penalty": "none"},  # OpenNMT-py's default
         "training": {"compute_dtype": "fp32"},
         "model": model,
     }
