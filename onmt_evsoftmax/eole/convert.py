@@ -178,7 +178,7 @@ def convert(path: str, folder: str | Path) -> None:
         "share_vocab": bool(options.share_vocab),
         "src_vocab": "vocab.json",  # required, but not read: the tokens are in vocab.json
         "transforms": [],
-        "inference": {"length_penalty": "none"},  # OpenNMT-py's default
+        "inference": {"length_penalty": "avg", "max_length_ratio": 0},  # as in OpenNMT-py
         "training": {"compute_dtype": "fp32"},
         "model": model,
     }
