@@ -1,4 +1,4 @@
-# `make help` lists the targets. A fresh clone needs only Python 3.11-3.13 and make.
+# `make help` lists the targets. A fresh clone needs only Python 3.11 or 3.12 and make.
 
 PYTHON ?= python3
 VENV ?= .venv

@@ -83,4 +83,4 @@ def test_the_metadata_say_whose_it_is(sdist: tarfile.TarFile) -> None:
     assert told["License-File"] == "LICENSE"
     assert "Paper, https://arxiv.org/abs/2110.14182" in told.get_all("Project-URL")
     assert "Programming Language :: Python :: 3.12" in told.get_all("Classifier")
-    assert sorted(told["Requires-Python"].split(",")) == ["<3.14", ">=3.11"]
+    assert sorted(told["Requires-Python"].split(",")) == ["<3.13", ">=3.11"]

@@ -61,7 +61,7 @@ def check() -> None:
     if not POSSIBLE:
         raise UserError("bench: this system cannot stop programs; leave endtoend out with --only")
     for command in ("onmt_train", "onmt_translate"):
-        if not _program(command).exists():
+        if not program(command).exists():
             raise UserError(
                 f"bench: {command} is not beside this Python; install OpenNMT-py and this package "
                 "into its environment, or leave the part endtoend out with --only"
@@ -73,14 +73,14 @@ def measure(case: str, seconds: float, seed: int) -> Iterator[Result]:
     with tempfile.TemporaryDirectory(prefix="evsoftmax-bench-") as name:
         folder = Path(name)
         batches = max(1, round(seconds * BATCHES_A_SECOND))
-        _write_corpus(folder, batches * SENTENCES, seed)
+        write_corpus(folder, batches * SENTENCES, seed)
         if case == "train":
             steps = WARM_UP + max(1, round(seconds * STEPS_A_SECOND))
-            programs = run_in_turns(_for_both(_train(steps, seed), "-save_model"), folder)
+            programs = run_in_turns(_for_both(train(steps, seed), "-save_model"), folder)
             speeds = {name: _training_speed(program) for name, program in programs.items()}
         else:
-            run_in_turns({PEER: [*_train(1, seed), "-save_model", "model"]}, folder)
-            programs = run_in_turns(_for_both(_translate(seed), "-output"), folder)
+            run_in_turns({PEER: [*train(1, seed), "-save_model", "model"]}, folder)
+            programs = run_in_turns(_for_both(translate(seed), "-output"), folder)
             sentences = batches * SENTENCES
             speeds = {
                 name: _translating_speed(program, sentences) for name, program in programs.items()
@@ -106,7 +106,7 @@ def _for_both(command: list[str], output: str) -> dict[str, list[str]]:
     }
 
 
-def _write_corpus(folder: Path, sentences: int, seed: int) -> None:
+def write_corpus(folder: Path, sentences: int, seed: int) -> None:
     """Sentences of like length from a vocabulary with Zipf's frequencies."""
     draw = random.Random(seed)
     words = [f"w{number}" for number in range(WORDS)]
@@ -122,13 +122,15 @@ def _write_corpus(folder: Path, sentences: int, seed: int) -> None:
     (folder / "train.yaml").write_text(TRAIN)
 
 
-def _program(command: str) -> Path:
+def program(command: str) -> Path:
+    """Where a command of this environment is."""
     return Path(sys.executable).with_name(command)
 
 
-def _train(steps: int, seed: int) -> list[str]:
+def train(steps: int, seed: int) -> list[str]:
+    """The command that trains, without the option for its output."""
     arguments = ["-config", "train.yaml", "-seed", str(seed + 1), "-train_steps", str(steps)]
-    return [str(_program("onmt_train")), *arguments, "-save_checkpoint_steps", str(steps)]
+    return [str(program("onmt_train")), *arguments, "-save_checkpoint_steps", str(steps)]
 
 
 def _training_speed(program: Program) -> float:
@@ -138,12 +140,12 @@ def _training_speed(program: Program) -> float:
     return program.speed(tokens, steps[0][0], steps[-1][0])
 
 
-def _translate(seed: int) -> list[str]:
+def translate(seed: int) -> list[str]:
     """A beam search of 5 that ends no sentence early."""
     arguments = ["-model", "model_step_1.pt", "-src", "test.src", "-report_time"]
     arguments += ["-beam_size", "5", "-batch_size", str(SENTENCES), "-seed", str(seed)]
     arguments += ["-min_length", str(LENGTH), "-max_length", str(LENGTH)]
-    return [str(_program("onmt_translate")), *arguments]
+    return [str(program("onmt_translate")), *arguments]
 
 
 def _translating_speed(program: Program, sentences: int) -> float:

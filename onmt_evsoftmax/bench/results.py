@@ -85,7 +85,8 @@ def _pivoted(title: str, results: Sequence[Result]) -> Table:
         for case in dict.fromkeys(r.case for r in results)
     ]
     passes = "forward / both passes" if results[0].forward is not None else "in all"
-    title += f"; {results[0].unit} as a ratio to {results[0].peer}, {passes}"
+    peers = " or ".join(dict.fromkeys(r.peer for r in results))
+    title += f"; {results[0].unit} as a ratio to {peers}, {passes}"
     return Table(title, ["", *names], rows)
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from onmt_evsoftmax.bench import attention, endtoend, rows, scaling
+from onmt_evsoftmax.bench import attention, busy, endtoend, rows, scaling
 from onmt_evsoftmax.bench import results as report
 from onmt_evsoftmax.bench.timing import Result
 from onmt_evsoftmax.report.console import UserError, command_line, real, whole
@@ -47,6 +47,7 @@ PARTS = {
     "endtoend": Part(
         endtoend.cases, endtoend.measure, "onmt_train, onmt_translate: tokens/s", endtoend.check
     ),
+    "busy": Part(busy.cases, busy.measure, "the programs beside a busy process", busy.check),
 }
 
 

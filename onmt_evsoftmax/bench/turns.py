@@ -28,14 +28,16 @@ POSSIBLE = hasattr(signal, "SIGSTOP")
 class Program:
     """A running program that is stopped except in its turns."""
 
-    def __init__(self, command: Sequence[str], folder: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], folder: Path, settings: Mapping[str, str] | None = None
+    ) -> None:
         self.command = command
         self.turns: list[tuple[float, float]] = []
         self.log: list[tuple[float, str]] = []
         self.process = subprocess.Popen(
             command,
             cwd=folder,
-            env=environment(),
+            env=environment() if settings is None else dict(settings),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -101,12 +103,19 @@ class Program:
         raise UserError(f"bench: {name} had too little to do to be measured; use more --seconds")
 
 
-def run_in_turns(commands: Mapping[str, Sequence[str]], folder: Path) -> dict[str, Program]:
-    """Run all commands to their end; they alternate in going first."""
+def run_in_turns(
+    commands: Mapping[str, Sequence[str]],
+    folder: Path,
+    environments: Mapping[str, Mapping[str, str]] | None = None,
+) -> dict[str, Program]:
+    """Run all commands to their end; they alternate in going first.
+
+    Each has its own of ``environments``, by default this one with as many threads.
+    """
     programs: dict[str, Program] = {}
     try:
         for name, command in commands.items():
-            programs[name] = Program(command, folder)
+            programs[name] = Program(command, folder, (environments or {}).get(name))
         going = list(programs.values())
         while going:
             going = [program for program in going if program.run(TURN)]

@@ -102,7 +102,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--source", metavar="LANG", help="translate from this language …")
     parser.add_argument("--target", metavar="LANG", help="… into this one")
     parser.add_argument("--subwords", choices=MODELS, help="kind of subwords")
-    parser.add_argument("--size", type=whole(1), help="merges (bpe), pieces (sentencepiece)")
+    parser.add_argument("--size", type=whole(1, 10**7), help="merges (bpe), pieces (sentencepiece)")
     parser.add_argument(
         "--subwords-from", metavar="DIR", help="subwords of another output, to fine-tune its model"
     )

@@ -12,8 +12,8 @@ from pathlib import Path
 from onmt_evsoftmax.corpora import extract, recipe, settings, split, subwords, tokenise
 from onmt_evsoftmax.corpora.archives import member_lines
 from onmt_evsoftmax.corpora.clean import Cleaning
+from onmt_evsoftmax.corpora.fetch import RECORD, listed
 from onmt_evsoftmax.corpora.fetch import fetch as fetch_archives
-from onmt_evsoftmax.corpora.fetch import listed
 from onmt_evsoftmax.corpora.marks import joined
 from onmt_evsoftmax.corpora.parallel import (
     Pair,
@@ -52,6 +52,8 @@ def fetch(args: argparse.Namespace) -> None:
         if name not in names:
             raise UserError(f"{args.sources} lists no {name}; it lists {', '.join(names)}")
     chosen = [source for source in sources if not args.names or source.name in args.names]
+    written = [args.output / name for name in (RECORD, *(source.name for source in chosen))]
+    check_outputs(written, inputs=[args.sources])
     data_dir = Path(args.data_dir) if args.data_dir else None
     for remark in fetch_archives(chosen, args.output, data_dir):
         say(remark)
@@ -149,17 +151,23 @@ def split_text(args: argparse.Namespace) -> None:
     say(f"{args.output}: " + ", ".join(f"{name} {count}" for name, count in counts.items()))
 
 
-def _each(args: argparse.Namespace, function: Callable[[str], str], doing: str) -> None:
-    """Every file becomes one of its name in the output folder; without files it is a filter."""
+def _each(
+    args: argparse.Namespace, function: Callable[[str], str], doing: str, *inputs: Path
+) -> None:
+    """Every file becomes one of its name in the output folder; without files it is a filter.
+
+    ``inputs`` are what ``function`` reads itself.
+    """
     if not args.files:
         for line in map(function, lines_of(STDIN)):
             print(line)
         return
     if args.output is None:
         raise UserError("-o FOLDER is missing; without files, standard input is read")
-    for path in args.files:
-        output = args.output / path.name
-        if not finished([output], [path]):
+    outputs = [args.output / path.name for path in args.files]
+    check_outputs(outputs, inputs=[*args.files, *inputs])
+    for path, output in zip(args.files, outputs, strict=True):
+        if not finished([output]):
             lines = tokenise.mapped(function, lines_of(path), args.jobs, f"{doing} {path.name}")
             say(f"{output}: {write_lines(output, lines)} lines")
 
@@ -172,7 +180,7 @@ def tokenise_text(args: argparse.Namespace) -> None:
 def encode(args: argparse.Namespace) -> None:
     """Split words into subwords."""
     subwords.encoder(args.model)  # refused now, not after a long run has begun
-    _each(args, functools.partial(subwords.encode_line, args.model), "encoding")
+    _each(args, functools.partial(subwords.encode_line, args.model), "encoding", args.model)
 
 
 def learn(kind: str, args: argparse.Namespace) -> None:
@@ -241,6 +249,8 @@ def write_settings(args: argparse.Namespace) -> None:
     chosen = {name: getattr(args, name) for name in names if getattr(args, name)}
     found = recipe.Recipe.read(args.recipe, chosen, args.study)
     found = replace(found, settings={**found.settings, **changes})
+    if args.output:
+        check_outputs([args.output], inputs=args.recipe.glob("*.yaml"))
     run = args.run or f"{args.normalizer}-seed{args.seed}"
     wanted = settings.of_run(found, run, args.normalizer, args.seed, args.pretrained)
     text = settings.as_yaml(wanted, found.folder.name)

@@ -108,7 +108,7 @@ def build_parser(recipe_name: str = "RECIPE") -> argparse.ArgumentParser:
         learn = functools.partial(steps.learn, kind)
         sub = verb(f"learn-{kind}", learn)
         text(sub)
-        sub.add_argument("--size", type=number, required=True, help=f"number of {size}")
+        sub.add_argument("--size", type=whole(1, 10**7), required=True, help=f"number of {size}")
         sub.add_argument("-o", "--output", type=Path, required=True)
 
     sub = verb("encode", steps.encode)

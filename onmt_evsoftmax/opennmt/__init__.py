@@ -54,6 +54,8 @@ def install() -> None:
     for name, patch in (
         ("onmt.opts", options.patch_opts),
         ("onmt.utils.misc", workarounds.patch_misc),
+        ("onmt.inputters.inputter", workarounds.patch_inputter),
+        ("onmt.inputters.text_corpus", workarounds.patch_text_corpus),
         ("onmt.utils.parse", keys.patch_parse),
         ("onmt.utils.parse", commands.patch_validation),
         ("onmt.modules.global_attention", rnn.patch_global_attention),
@@ -74,7 +76,7 @@ def install() -> None:
         ("onmt.train_single", resuming.patch_train_single),
         ("onmt.train_single", workarounds.patch_train_single),
         ("onmt.bin.train", commands.patch_command),
-        ("onmt.bin.translate", commands.patch_command),
+        ("onmt.bin.translate", commands.patch_translate),
         ("onmt.bin.build_vocab", commands.patch_command),
         ("onmt.bin.server", commands.patch_server_command),
         ("onmt.bin.average_models", commands.patch_average),

@@ -18,6 +18,7 @@ from onmt_evsoftmax.opennmt.patching import replace
 from onmt_evsoftmax.opennmt.resuming import load_learned, overridden
 from onmt_evsoftmax.opennmt.settings import LEARN, override, written
 from onmt_evsoftmax.opennmt.sites import put_normalizers
+from onmt_evsoftmax.report import threads
 from onmt_evsoftmax.report.console import UserError
 
 # What the user of a translation wrote, while its model is being built; None in training.
@@ -42,6 +43,7 @@ def patch_model_builder(module: Any) -> None:
             if checkpoint := versions.checkpoint_loaded_by_builder(args, kwargs):
                 load_learned(model, checkpoint["model"])
             logger.info(str(report))
+            threads.watch(model)
             return model
 
         return build_base_model
@@ -75,6 +77,8 @@ def _check_translation(opt: Namespace) -> None:
     for option in ("beam_size", "max_length", "n_best", "batch_size"):
         if getattr(opt, option, 1) < 1:
             raise UserError(f"{option} must be at least 1, not {getattr(opt, option)}")
+    if 1 < getattr(opt, "beam_size", 1) < getattr(opt, "n_best", 1):
+        raise UserError(f"n_best {opt.n_best} needs a beam_size of {opt.n_best} or more")
 
 
 def _refuse_training_options(overrides: Mapping[str, Any]) -> None:

@@ -36,6 +36,7 @@ from onmt_evsoftmax.opennmt.settings import (
 )
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.report.files import replacing
+from onmt_evsoftmax.report.outputs import check_outputs
 
 
 class SparseOptions(Namespace):
@@ -174,7 +175,25 @@ class CheckpointTorch(types.ModuleType):
         save(checkpoint, path)
 
 
-class AveragingTorch(CheckpointTorch):
+class ConvertingTorch(CheckpointTorch):
+    """For commands that make a checkpoint from others: none of those is replaced by it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inputs: list[str] = []
+
+    def load(self, path: str, map_location: Any = None, **_: Any) -> dict[str, Any]:
+        """As ``torch.load``, and remember the path."""
+        self.inputs.append(path)
+        return load(path, map_location)
+
+    def save(self, checkpoint: Any, path: str, **_: Any) -> None:
+        """As ``torch.save``, unless ``path`` is what was loaded."""
+        check_outputs([path], option="-output", inputs=self.inputs)
+        save(checkpoint, path)
+
+
+class AveragingTorch(ConvertingTorch):
     """Also checks that all checkpoints it loads have the same normalizers: else no mean exists."""
 
     def __init__(self) -> None:
@@ -183,7 +202,7 @@ class AveragingTorch(CheckpointTorch):
 
     def load(self, path: str, map_location: Any = None, **_: Any) -> dict[str, Any]:
         """Load the next checkpoint to average."""
-        checkpoint = load(path, map_location)
+        checkpoint = super().load(path, map_location)
         # Trainings that differ in how attention was computed still have a mean.
         settings = Settings.of(checkpoint["opt"]).in_evaluation()
         if self.first is None:

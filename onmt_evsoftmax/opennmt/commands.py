@@ -12,10 +12,17 @@ from typing import Any
 import torch
 
 from onmt_evsoftmax.opennmt import versions
-from onmt_evsoftmax.opennmt.checkpoint import AveragingTorch, CheckpointTorch, sweep
+from onmt_evsoftmax.opennmt.checkpoint import (
+    AveragingTorch,
+    CheckpointTorch,
+    ConvertingTorch,
+    sweep,
+)
 from onmt_evsoftmax.opennmt.patching import replace
+from onmt_evsoftmax.report import threads
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.report.files import replacing
+from onmt_evsoftmax.report.outputs import check_outputs
 
 # Errors about a file that the user named. (OpenNMT-py's own OSErrors are sentences, without errno.)
 _MISTAKES = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
@@ -27,6 +34,7 @@ def patch_command(module: Any) -> None:
 
     @functools.wraps(main)
     def run() -> Any:
+        threads.govern()
         try:
             return main()
         except (UserError, OSError) as error:
@@ -74,7 +82,22 @@ def check_device(gpus: Iterable[int], option: str) -> None:
 
 def patch_release(module: Any) -> None:
     """``onmt.bin.release_model``."""
-    module.torch = CheckpointTorch()
+    module.torch = ConvertingTorch()
+    patch_command(module)
+
+
+def patch_translate(module: Any) -> None:
+    """``onmt.bin.translate``: no translation is written over what it is made from."""
+
+    def checked(original: Callable[..., Any]) -> Callable[..., Any]:
+        def translate(opt: Namespace, *args: Any, **kwargs: Any) -> Any:
+            read = [*opt.models, opt.src, opt.tgt, getattr(opt, "config", None)]
+            check_outputs([opt.output], option="-output", inputs=filter(None, read))
+            return original(opt, *args, **kwargs)
+
+        return translate
+
+    replace(module, "translate", checked)
     patch_command(module)
 
 

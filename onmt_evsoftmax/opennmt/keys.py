@@ -66,8 +66,11 @@ def patch_parse(module: Any) -> None:
 
 def _checked_yaml(stream: Any) -> io.StringIO:
     """The text of a configuration, checked for what YAML's reader would not tell of."""
-    text = stream.read()
     name = getattr(stream, "name", "the configuration")
+    try:
+        text = stream.read()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{name} is not a text in UTF-8; give a YAML file") from error
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError:

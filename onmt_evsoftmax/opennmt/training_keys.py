@@ -13,7 +13,7 @@ from onmt_evsoftmax.report.console import UserError
 
 class _Parser(ArgumentParser):  # type: ignore[misc]
     def error(self, message: str) -> None:
-        raise UserError(f"--set: {message}")
+        raise UserError(message)
 
 
 def check_training_keys(changes: Mapping[str, Any]) -> None:
@@ -25,4 +25,7 @@ def check_training_keys(changes: Mapping[str, Any]) -> None:
     for key, value in changes.items():
         listed = value if isinstance(value, list) else [value]
         words += [f"-{key}", *map(str, listed)] if value is not True else [f"-{key}"]
-    parser.parse_args(words)
+    try:
+        parser.parse_args(words)
+    except UserError as error:
+        raise UserError(f"--set: {error}") from error

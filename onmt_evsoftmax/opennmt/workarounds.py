@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 from onmt_evsoftmax.opennmt import versions
 from onmt_evsoftmax.opennmt.patching import replace
 from onmt_evsoftmax.report.console import UserError
+from onmt_evsoftmax.report.files import lines_of
 
 
 def patch_misc(module: Any) -> None:
@@ -30,6 +31,41 @@ def patch_misc(module: Any) -> None:
         return check_path
 
     replace(module, "check_path", with_folder)
+
+
+def patch_text_corpus(module: Any) -> None:
+    """``onmt.inputters.text_corpus``: text that is not UTF-8 is told with its file and line."""
+    corpus = module.ParallelCorpus
+    original = corpus.load
+
+    @functools.wraps(original)
+    def load(self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        try:
+            yield from original(self, *args, **kwargs)
+        except UnicodeDecodeError:
+            for path in filter(None, (self.src, self.tgt, self.align)):
+                for _ in lines_of(path):
+                    pass  # at the line that cannot be decoded, this is a UserError
+            raise
+
+    corpus.load = load
+
+
+def patch_inputter(module: Any) -> None:
+    """``onmt.inputters.inputter``: a file that is no vocabulary is told as such."""
+
+    def told(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _read_vocab_file(path: str, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(path, *args, **kwargs)
+            except (IndexError, ValueError) as error:  # empty, no UTF-8, or a count that is none
+                raise UserError(
+                    f"the vocabulary {path} is not a list of words in UTF-8, one on a line"
+                ) from error
+
+        return _read_vocab_file
+
+    replace(module, "_read_vocab_file", told)
 
 
 def patch_beam_search(module: Any) -> None:

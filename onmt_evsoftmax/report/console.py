@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import math
 import os
 import shutil
@@ -122,6 +123,12 @@ def run(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
         # The reader (``| head``) went away; keep the interpreter from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        name = f"{os.fsdecode(error.filename)[:40]}…"
+        print(f"{_program()}: error: {name}: the name of the file is too long", file=sys.stderr)
+        code = 2
     sys.exit(code)
 
 

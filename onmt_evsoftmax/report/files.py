@@ -5,9 +5,9 @@ from __future__ import annotations
 import codecs
 import errno
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from onmt_evsoftmax.report.console import UserError
@@ -20,21 +20,24 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     An exception, a kill or a full disk leaves whatever was at ``path`` before.
     """
     target = Path(path)
+    # Named before it is made: an interruption at any moment finds it and removes it.
+    temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
-    except OSError as error:
-        raise UserError(f"cannot write {target}: {error.strerror}; choose another place") from error
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, target)
-    except OSError as error:
-        raise cannot_write(target, error) from error
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        except OSError as error:
+            why = f"cannot write {target}: {error.strerror}; choose another place"
+            raise UserError(why) from error
+        try:
+            yield temporary
+            os.chmod(temporary, 0o666 & ~_umask())
+            os.replace(temporary, target)
+        except OSError as error:
+            raise cannot_write(target, error) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # it was never made
+            temporary.unlink()
 
 
 def cannot_write(path: str | os.PathLike[str], error: OSError) -> UserError:

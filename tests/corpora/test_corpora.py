@@ -358,3 +358,8 @@ def test_a_target_without_text_is_asked_for(tmp_path):
     with pytest.raises(UserError, match="there is no --target"):
         main(["extract", "--source", str(source), "-o", str(tmp_path / "x"), str(tmp_path / "y")])
     assert list(tmp_path.iterdir()) == [source]
+
+
+def test_an_absurd_number_of_merges_is_refused():
+    with pytest.raises(UserError, match="must be a whole number from 1 to 10000000, not 999"):
+        main(["learn-bpe", "a.txt", "--size", "9" * 30, "-o", "codes"])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from onmt_evsoftmax.bench import endtoend
+from onmt_evsoftmax.bench import busy, endtoend
 
 
-@pytest.mark.parametrize("case", endtoend.cases())
-def test_the_stock_commands_are_measured(case, monkeypatch):
+@pytest.fixture
+def little(monkeypatch):
     small = {"hidden_size: 256": "hidden_size: 16", "word_vec_size: 256": "word_vec_size: 16"}
     small |= {"transformer_ff: 1024": "transformer_ff: 16", "batch_size: 1024": "batch_size: 64"}
     text = endtoend.TRAIN
@@ -17,7 +17,25 @@ def test_the_stock_commands_are_measured(case, monkeypatch):
         text = text.replace(large, little)
     for name, value in {"TRAIN": text, "SENTENCES": 50, "WORDS": 50, "LENGTH": 24}.items():
         monkeypatch.setattr(endtoend, name, value)
+
+
+@pytest.mark.parametrize("case", endtoend.cases())
+def test_the_stock_commands_are_measured(case, little):
     (result,) = endtoend.measure(case, 2.0, 0)
     assert (result.name, result.peer, result.case) == ("evsoftmax", "stock softmax", f"onmt_{case}")
     assert result.peer_both > 0
     assert 0.02 < result.both < 50  # of so little work a ratio says nothing
+
+
+@pytest.mark.slow
+def test_the_programs_are_measured_beside_a_busy_process(little):
+    """Of the four, the one that takes least time here."""
+    case = busy.cases()[-1]
+    results = {result.name: result for result in busy.measure(case, 0.0, 0)}
+    assert set(results) == {
+        "softmax, busy", "evsoftmax, busy", "softmax, threads left alone, busy", "softmax, idle"
+    }  # fmt: skip
+    assert {result.case for result in results.values()} == {case}
+    assert all(0.02 < result.both < 50 for result in results.values())
+    assert results["softmax, busy"].target_both == 2.5
+    assert results["softmax, idle"].target_both == 1.03

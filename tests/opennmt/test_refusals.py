@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,8 @@ from test_checkpoint import Payload, without_the_package
 from workbench import BIN, SPARSE, Workbench
 
 from onmt_evsoftmax.opennmt.checkpoint import load
+
+LEGACY = Path(__file__).parents[1] / "legacy"
 
 
 class TestMistakes:
@@ -161,3 +164,39 @@ def test_the_doctor_says_what_is_wrong(bench: Workbench) -> None:
     )
     assert done.returncode == 1
     assert "unset the environment variable ONMT_EVSOFTMAX" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("average_models", ["-models", "in.pt", "copy.pt", "-output", "link.pt"]),
+        ("release_model", ["--model", "in.pt", "--output", "./in.pt"]),
+        ("translate", ["-model", "in.pt", "-src", "in.src", "-output", "in.pt"]),
+        ("translate", ["-model", "in.pt", "-src", "in.src", "-output", "in.src"]),
+    ],
+)
+def test_what_is_read_is_not_replaced(
+    bench: Workbench, command: str, arguments: list[str], tmp_path: Path
+) -> None:
+    for name in ("in.pt", "copy.pt"):
+        shutil.copy(LEGACY / "evsoftmax_step_30.pt", tmp_path / name)
+    shutil.copy(LEGACY / "t.en", tmp_path / "in.src")
+    (tmp_path / "link.pt").symlink_to("copy.pt")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    words = [str(tmp_path / word) if "." in word else word for word in arguments]
+    result = bench.run(command, *words, code=2)
+    assert "which would be lost" in result.stderr
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_text_that_is_no_text(bench: Workbench, tmp_path: Path) -> None:
+    latin = tmp_path / "latin.txt"
+    latin.write_bytes("ein Hund\nein Bär\n".encode("latin-1"))
+    model = LEGACY / "evsoftmax_step_30.pt"
+    done = bench.run("translate", "-model", model, "-src", latin, code=2)
+    assert f"{latin}, line 2: not valid UTF-8" in done.stderr
+    done = bench.run("train", "-config", latin, code=2)
+    assert f"{latin} is not a text in UTF-8; give a YAML file" in done.stderr
+    config = bench.config("latin", src_vocab=str(latin))
+    done = bench.run("train", "-config", config, code=2)
+    assert f"the vocabulary {latin} is not a list of words in UTF-8" in done.stderr

@@ -194,7 +194,7 @@ def test_help_shows_an_example(script):
     [
         (["--colour", "red"], "unrecognized arguments: --colour red"),
         (["--size"], "argument --size: expected one argument"),
-        (["--size", "big"], "argument --size: must be a whole number from 1 up, not big"),
+        (["--size", "big"], "argument --size: must be a whole number from 1 to 10000000, not big"),
         (["--jobs", "0"], "argument --jobs: must be a whole number from 1 up, not 0"),
         (["--subwords", "letters"], "argument --subwords: invalid choice: 'letters'"),
         (["--data-dir", "/nowhere"], "--data-dir /nowhere is not a folder"),

@@ -78,3 +78,15 @@ def test_a_message_stays_on_one_line():
     assert told.returncode == 2
     assert told.stderr.count("\n") == 1
     assert r"cannot read a\nb" in told.stderr
+
+
+def test_a_name_that_is_too_long_is_a_mistake():
+    code = (
+        "from pathlib import Path\n"
+        "from onmt_evsoftmax.report.console import run\n"
+        "run(lambda _: Path('n' * 300).stat())"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert told.returncode == 2
+    assert told.stderr.endswith("nnn…: the name of the file is too long\n")
+    assert len(told.stderr) < 120

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import traces
@@ -13,6 +15,7 @@ from scoring_texts import sample_report
 
 from onmt_evsoftmax.attended import AlignmentScores, Counts, parse_line
 from onmt_evsoftmax.attended.tables import TABLES, Entry, Report
+from onmt_evsoftmax.report import files
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.report.latex import escape
 from onmt_evsoftmax.report.outputs import check_outputs, write_outputs
@@ -47,6 +50,27 @@ def test_all_outputs_are_written_or_none(tmp_path: Path) -> None:
     assert (tmp_path / "a.txt").read_text() == "old"
     write_outputs({str(tmp_path / "a.txt"): "new", str(tmp_path / "b.png"): Path.touch})
     assert sorted(os.listdir(tmp_path)) == ["a.txt", "b.png"]
+
+
+@pytest.mark.parametrize("call", ["os.open", "os.close", "os.chmod", "os.replace"])
+def test_an_interruption_at_any_moment_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Ctrl-C right after the temporary file was made, for example."""
+    (tmp_path / "a.txt").write_text("old")
+    original = getattr(os, call.removeprefix("os."))
+
+    def interrupted(*arguments: object) -> object:
+        done = original(*arguments)
+        if call != "os.replace":
+            raise KeyboardInterrupt
+        return done
+
+    monkeypatch.setattr(files, "os", SimpleNamespace(**{**vars(os), call[3:]: interrupted}))
+    with contextlib.suppress(KeyboardInterrupt):
+        write_outputs({str(tmp_path / "a.txt"): "new"})
+    assert os.listdir(tmp_path) == ["a.txt"]
+    assert (tmp_path / "a.txt").read_text() == ("new" if call == "os.replace" else "old")
 
 
 def latex_tables() -> dict[str, str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,8 +17,10 @@ from onmt_evsoftmax.corpora import verbs
 from onmt_evsoftmax.paper import study
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.score import main as score
+from onmt_evsoftmax.vae import __main__ as vae
 
 LEGACY = Path(__file__).parents[1] / "legacy"
+RECIPES = Path(__file__).parents[2] / "recipes"
 
 #: Command line with {out} where its output goes → the input that this output is.
 LINES = {
@@ -35,6 +39,13 @@ LINES = {
     "study --scores s.json --attended n=c.json -o {out}": "s.json c.json",
     "corpora extract --source a.txt --target b.txt -o {out} x.de": "a.txt b.txt",
     "corpora clean a.txt b.txt --exclude r.txt -o x.en {out}": "a.txt b.txt r.txt",
+    "corpora split d/train.en d/b.de --every 2 -o d": "d/train.en",
+    "vae table . -o {out}": "results.json",
+    "corpora tokenise d/a.trace s.en --lang en -o d": "d/a.trace",
+    "corpora encode d/codes --model codes -o .": "codes",
+    "corpora settings recipe --normalizer softmax -o recipe/train.yaml": "recipe/train.yaml",
+    "corpora fetch --sources checksums.sha256 -o .": "checksums.sha256",
+    "corpora fetch --sources s.json -o .": "s.json",
     "corpora decode a.txt --kind bpe -o {out}": "a.txt",
     "corpora learn-bpe a.txt --size 5 -o {out}": "a.txt",
     "corpora vocabulary a.txt b.txt -o {out}": "a.txt b.txt",
@@ -67,6 +78,7 @@ MAINS: dict[str, Callable[[list[str]], int | None]] = {
     "onmt_score": score,
     "study": study.main,
     "corpora": verbs.main,
+    "vae": vae.main,
 }
 
 
@@ -92,7 +104,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for ending in ("txt", "svg", "html", "pt"):
         traces.write(tmp_path / f"ev.{ending}", 2)
     (tmp_path / "m.pt").write_bytes((LEGACY / "evsoftmax_step_30.pt").read_bytes())
-    (tmp_path / "s.json").write_text("{}")
+    (tmp_path / "recipe").mkdir()
+    for name in ("recipe.yaml", "train.yaml"):
+        shutil.copy(RECIPES / "demo" / name, tmp_path / "recipe" / name)
+    for name in ("checksums.sha256", "s.json"):
+        (tmp_path / name).write_text(f"archives: {{{name}: ['http://127.0.0.1:9/x']}}\n")
+    for name in ("codes", "train.en", "b.de"):
+        (tmp_path / "d" / name).write_text("ein Mann\nein Hund\n")
+    job = {"experiment": "cvae", "seed": 1, "methods": {"softmax": {"metrics": {"w1": 1.5}}}}
+    (tmp_path / "results.json").write_text(json.dumps(job))
     (tmp_path / "c.json").write_text("[]")
     return tmp_path
 
