@@ -165,6 +165,11 @@ class TestTranslation:
         with pytest.raises(UserError, match=f"{option} must be at least 1, not 0"):
             building._check_translation(Namespace(**{option: 0}))
 
+    def test_no_more_translations_than_the_beam_has(self) -> None:
+        with pytest.raises(UserError, match="n_best 7 needs a beam_size of 7 or more"):
+            building._check_translation(Namespace(beam_size=5, n_best=7))
+        building._check_translation(Namespace(beam_size=5, n_best=5))
+
     def test_a_gpu_that_is_not_there(self) -> None:
         with pytest.raises(UserError, match=r"-gpu asks for a GPU, and torch finds (none|only)"):
             building._check_translation(Namespace(gpu=64))
