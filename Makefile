@@ -97,10 +97,10 @@ $(STAMP_TRANSFORMERS): $(STAMP) constraints.txt
 test-transformers: $(STAMP_TRANSFORMERS)  ## the transformers front end; TRANSFORMERS=5.0.0 is the oldest version
 	$(VENV_TRANSFORMERS)/bin/python -m pytest -n 2 --dist worksteal tests/transformers_models
 
-# eole imports aiohttp without declaring it. The start-up hook is copied: it is found only in a site folder.
-$(STAMP_EOLE): $(STAMP) constraints.txt
+# torch is borrowed, so its CPU build stays. The start-up hook is copied: it is found only in a site folder.
+$(STAMP_EOLE): $(STAMP) constraints.txt requirements-eole.txt
 	$(call borrow,$(VENV_EOLE))
-	$(BIN)/python -m pip --python $(VENV_EOLE)/bin/python install --quiet eole==0.6.4 aiohttp torch==2.13.0
+	$(BIN)/python -m pip --python $(VENV_EOLE)/bin/python install --quiet --no-deps -r requirements-eole.txt
 	cp $(VENV)/lib/python3*/site-packages/onmt_evsoftmax.pth $(VENV_EOLE)/lib/python3*/site-packages/
 	touch $@
 
