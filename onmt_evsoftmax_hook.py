@@ -66,7 +66,9 @@ def after_import(name: str, callback: Callable[[ModuleType], None]) -> None:
     if module is not None and not getattr(module.__spec__, "_initializing", False):
         callback(module)
         return
-    _callbacks.setdefault(name, []).append(callback)
+    waiting = _callbacks.setdefault(name, [])
+    if callback not in waiting:  # Python may read one .pth file twice, as under lib and lib64
+        waiting.append(callback)
     if _Finder not in sys.meta_path:
         sys.meta_path.insert(0, _Finder)
 
@@ -126,12 +128,20 @@ def wanted() -> bool:
     return os.environ.get("ONMT_EVSOFTMAX", "on").strip().lower() not in ("off", "0", "no", "false")
 
 
+#: What the plugin for eole changes; the folder eole/ says how.
+_EOLE = (
+    "eole.config.models",
+    "eole.config.run",
+    "eole.modules.multi_headed_attn",
+    "ctranslate2.converters.eole_ct2",
+)
+
+
 def _extend_eole(module: ModuleType) -> None:
     try:
-        from onmt_evsoftmax import eole
+        from onmt_evsoftmax.eole import PATCHES
 
-        name = module.__name__.rpartition(".")[2]
-        {"models": eole.patch_config, "multi_headed_attn": eole.patch_attention}[name](module)
+        PATCHES[module.__name__](module)
     except Exception as error:
         raise _failure("eole", error) from error
 
@@ -145,6 +155,6 @@ def start() -> None:
     """Wait for OpenNMT-py, eole and CTranslate2's converter, unless switched off."""
     if wanted():
         after_import("onmt", _install)
-        after_import("eole.config.models", _extend_eole)
-        after_import("eole.modules.multi_headed_attn", _extend_eole)
+        for name in _EOLE:
+            after_import(name, _extend_eole)
         watch_converter()

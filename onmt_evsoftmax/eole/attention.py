@@ -2,62 +2,70 @@
 
 eole computes attention in one of three ways: by its own steps, by torch's fused softmax attention,
 or by flash attention on its cache. Only the first can have another normalizer, so the other two are
-shut for a sparse layer, and that is said. In its own steps eole adds position biases and hides
-padding, the future and empty slots of the cache by the smallest float32; here those are −∞, which
-takes no part in any mean.
+shut for a sparse layer, and the log says so. In its own steps eole adds position biases and hides
+padding, the future and empty slots of the cache by the smallest float32; here those take no part.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from onmt_evsoftmax.eole.config import NEEDS, STOCK, normalizer_of
-from onmt_evsoftmax.normalizers.registry import get_record
+from onmt_evsoftmax.eole.config import NEEDS, settings_of
+from onmt_evsoftmax.opennmt.settings import STOCK
 
 
-class _Functional:
-    """``torch.nn.functional`` as eole's attention sees it, with ``softmax`` replaced in a call."""
+def _with_softmax(compute: Any, normalizer: Callable[..., Tensor]) -> Callable[..., Any]:
+    """The function ``compute`` with another ``F.softmax``: nothing that other threads would see."""
 
-    def __init__(self, original: Any) -> None:
-        self.original = original
-        self.function: Callable[..., Tensor] | None = None
+    def softmax(scores: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
+        return normalizer(scores, scores > torch.finfo(scores.dtype).min, dim)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.original, name)
-
-    def softmax(self, scores: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        if self.function is None:
-            result: Tensor = self.original.softmax(scores, *args, **kwargs)
-            return result
-        hidden = scores <= torch.finfo(scores.dtype).min
-        return self.function(scores.masked_fill(hidden, -math.inf), None, -1)
+    names = {**compute.__globals__, "F": SimpleNamespace(softmax=softmax)}
+    return FunctionType(
+        compute.__code__, names, compute.__name__, compute.__defaults__, compute.__closure__
+    )
 
 
 def patch_attention(module: Any) -> None:
     """``eole.modules.multi_headed_attn``: every layer with the normalizer its options name."""
-    functional = module.F = _Functional(module.F)
+    from eole.utils.logging import logger
+
     attention = module.MultiHeadedAttention
     build, compute = attention.__init__, attention._compute_attention
+    said: list[tuple[Any, str]] = []
+
+    def say(config: Any, kind: str, text: str) -> None:
+        """Log ``text`` once for all layers of a model."""
+        if not any(config is other and kind == another for other, another in said):
+            said.append((config, kind))
+            logger.info(text)
 
     @functools.wraps(build)
     def __init__(self: Any, config: Any, running: Any = None, is_decoder: bool = True) -> None:
         kind = "decoder" if is_decoder else "encoder"
-        name = normalizer_of(config, "context" if isinstance(self, module.ContextMHA) else kind)
-        if name != STOCK and getattr(running, "self_attn_backend", "") == "flash":
-            from eole.utils.logging import logger
-
-            logger.warning(f"self_attn_backend: pytorch instead of flash, which has no {name}")
+        kind = "context" if isinstance(self, module.ContextMHA) else kind
+        settings, changes = settings_of(config, running)
+        name = settings.attention[kind]
+        if name != STOCK and running is not None:
             running.__dict__["self_attn_backend"] = "pytorch"  # as eole itself overrules it
         build(self, config, running, is_decoder)
-        self.normalizer = name
-        if name != STOCK:  # to be saved with the model
-            config.__dict__[NEEDS] = "onmt_evsoftmax"
+        self.normalizer = None if name == STOCK else settings.normalizer(kind)
+        if changes:
+            say(config, "changes", f"not as the model was trained: {', '.join(changes)}")
+        if name != STOCK:
+            say(
+                config,
+                kind,
+                f"{kind} attention: {settings.described(name)}; flash attention and torch's "
+                "fused attention have only softmax and are off (self_attn_backend: pytorch)",
+            )
+            config.__dict__[NEEDS] = "onmt_evsoftmax"  # to be saved with the model
             config.__pydantic_fields_set__.add(NEEDS)
 
     @functools.wraps(compute)
@@ -69,16 +77,12 @@ def patch_attention(module: Any) -> None:
         attn_mask: Tensor | None = None,
         return_attn: bool | None = False,
     ) -> tuple[Tensor, Tensor | None]:
-        if self.normalizer == STOCK:
-            result: tuple[Tensor, Tensor | None] = compute(
-                self, key, value, query, attn_mask, return_attn
-            )
+        arguments = (self, key, value, query, attn_mask)
+        if self.normalizer is None:
+            result: tuple[Tensor, Tensor | None] = compute(*arguments, return_attn)
             return result
-        functional.function = get_record(self.normalizer).function
-        try:  # asking for the weights keeps eole off torch's fused attention
-            out, weights = compute(self, key, value, query, attn_mask, return_attn=True)
-        finally:
-            functional.function = None
+        # Asking for the weights keeps eole off torch's fused attention.
+        out, weights = _with_softmax(compute, self.normalizer)(*arguments, return_attn=True)
         return out, weights if return_attn else None
 
     attention.__init__ = __init__

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from onmt_evsoftmax.eole.config import KEYS, NEEDS, STOCK
+from onmt_evsoftmax.eole.config import NEEDS
 from onmt_evsoftmax.opennmt.checkpoint import load
-from onmt_evsoftmax.opennmt.settings import KINDS, Settings, record_of
+from onmt_evsoftmax.opennmt.settings import KIND_OPTIONS, STOCK, Settings, option_of
 from onmt_evsoftmax.report.console import UserError, command_line
 
 DESCRIPTION = """\
@@ -75,10 +75,9 @@ def _refuse(path: str, options: Namespace, settings: Settings) -> None:
     for reason, holds in reasons.items():
         if holds:
             raise UserError(f"{path} cannot be converted to eole: {reason}")
-    for name, value in settings.in_evaluation().parameters.items():
-        found = [record_of(chosen).parameter(name) for chosen in settings.attention.values()]
-        if any(parameter is not None and value != parameter.default for parameter in found):
-            raise UserError(f"{path} cannot be converted to eole: it has {name} = {value}")
+    if settings.learned:
+        name = settings.learned[0]
+        raise UserError(f"{path} cannot be converted to eole: it has learned {name}")
 
 
 def convert_weights(
@@ -93,12 +92,12 @@ def convert_weights(
             name = re.sub(pattern, replacement, name)
         if name.startswith("generator."):
             continue
-        found[name] = tensor.contiguous()
+        found[name] = tensor.clone()  # shared weights are stored twice: safetensors has no sharing
         if re.fullmatch(r"decoder\.transformer_layers\.\d+\.input_layernorm\.weight", name):
             found[name.replace("input_layernorm.weight", "layer_scalar")] = tensor.new_ones(1)
     weights = {name.removeprefix("0."): tensor for name, tensor in generator.items()}
     for part in ("weight", "bias"):
-        found[f"generator.{part}"] = weights[part].contiguous()
+        found[f"generator.{part}"] = weights[part].clone()
     return found
 
 
@@ -138,9 +137,9 @@ def convert_options(options: Namespace, weights: Mapping[str, Tensor]) -> dict[s
         "encoder": {"encoder_type": "transformer", "layers": options.enc_layers},
         "decoder": {"decoder_type": "transformer", "layers": options.dec_layers},
     }
-    chosen = {kind: settings.attention[kind] for kind in KINDS}
-    if set(chosen.values()) != {STOCK}:
-        model |= {f"{kind}_{KEYS[0]}": name for kind, name in chosen.items()}
+    if set(settings.attention.values()) != {STOCK}:
+        model |= {KIND_OPTIONS[kind]: name for kind, name in settings.attention.items()}
+        model |= {option_of(name): value for name, value in settings.parameters.items()}
         model[NEEDS] = "onmt_evsoftmax"
     return model
 
@@ -157,9 +156,6 @@ def convert(path: str, folder: str | Path) -> None:
         raise UserError(f"{path} has its weights in safetensors; give a checkpoint that holds them")
     _refuse(path, options, Settings.of(options))
     weights = convert_weights(checkpoint["model"], checkpoint["generator"])
-    strange = [name for name in weights if "normalizer" in name]
-    if strange:
-        raise UserError(f"{path} cannot be converted to eole: it has learned {strange[0]}")
     model = convert_options(options, weights)
     if options.position_encoding:
         for side in ("src", "tgt"):

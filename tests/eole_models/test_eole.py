@@ -1,35 +1,16 @@
-"""The stock eole with normalizers of this package: options, attention, training, conversion."""
+"""The stock eole with normalizers of this package: options, attention, training, prediction."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+import math
 
 import pytest
 import torch
-import yaml
+from eole_runs import BIN, SIZE, eole, predict_config, program, settings
 
-from onmt_evsoftmax.eole.convert import convert
-from onmt_evsoftmax.normalizers.registry import get_record
-from onmt_evsoftmax.report.console import UserError
+from onmt_evsoftmax.normalizers.registry import get_record, normalizer_names
 
-ROOT = Path(__file__).parents[2]
-LEGACY = ROOT / "tests" / "legacy"
-BIN = Path(sys.executable).parent
-SIZE = {"layers": 1, "heads": 2, "hidden_size": 16, "transformer_ff": 16}
-
-
-def eole(*arguments, cwd, fails=False, **environment):
-    done = subprocess.run(
-        [BIN / "eole", *map(str, arguments)],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-    )
-    assert (done.returncode != 0) == fails, done.stdout + done.stderr
-    return done.stdout + done.stderr
+FAST = {"optim": "adam", "learning_rate": 0.02, "dropout": [0.0], "attention_dropout": [0.0]}
+SPARSE = [name for name in normalizer_names("attention") if name != "softmax"]
 
 
 def model_config(**keys):
@@ -39,34 +20,56 @@ def model_config(**keys):
 
 
 def test_keys():
-    config = model_config(attention_normalizer="sparsemax")
-    assert config.encoder.attention_normalizer == config.decoder.attention_normalizer == "sparsemax"
-    with pytest.raises(ValueError, match="did you mean evsoftmax"):
-        model_config(attention_normalizer="evsoftmx")
+    config = model_config(attention_normalizer="entmax", attention_alpha=1.3)
+    for part in (config.encoder, config.decoder):
+        assert (part.attention_normalizer, part.attention_alpha) == ("entmax", 1.3)
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        ({"attention_normalizer": "evsoftmx"}, "did you mean evsoftmax"),
+        ({"attention_normaliser": "evsoftmax"}, "Extra inputs are not permitted"),
+        ({"attention_normalizer": "posthoc"}, "posthoc is for test-time only"),
+        ({"attention_normalizer": "entmax", "attention_alpha": "big"}, "alpha must be"),
+        ({"attention_normalizer": "entmax", "attention_alpha": "learn"}, "write a number"),
+        ({"attention_normalizer": "sparsemax", "attention_alpha": 1.3}, "has no effect"),
+    ],
+)
+def test_wrong_keys(keys, reason):
+    with pytest.raises(Exception, match=reason):
+        model_config(**keys)
+
+
+def test_keys_for_what_the_model_has_not():
+    from eole.config.models import RnnModelConfig, TransformerLMModelConfig
+
     with pytest.raises(ValueError, match="Extra inputs are not permitted"):
-        model_config(attention_normaliser="evsoftmax")
+        RnnModelConfig(attention_normalizer="evsoftmax")
+    TransformerLMModelConfig(**SIZE, decoder_attention_normalizer="evsoftmax")
+    with pytest.raises(ValueError, match="context_attention_normalizer: the model has no encoder"):
+        TransformerLMModelConfig(**SIZE, context_attention_normalizer="evsoftmax")
 
 
-def attention(kind, name, **keys):
+def attention(kind, name, running=None, **keys):
     from eole.modules.multi_headed_attn import ContextMHA, SelfMHA
 
     config = model_config(**{f"{kind}_attention_normalizer": name}, **keys)
     part = config.encoder if kind == "encoder" else config.decoder
     torch.manual_seed(3)
     if kind == "context":
-        made = ContextMHA(part)
+        made = ContextMHA(part, running)
     else:
-        made = SelfMHA(part, is_decoder=kind == "decoder")
+        made = SelfMHA(part, running, is_decoder=kind == "decoder")
     for parameter in made.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
     return made.eval()
 
 
-@pytest.mark.parametrize("name", ["evsoftmax", "sparsemax", "entmax15"])
+@pytest.mark.parametrize("name", SPARSE)
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "context"])
 def test_weights_are_those_of_the_definition(kind, name):
     layer = attention(kind, name)
-    assert layer.normalizer == name
     x = torch.randn(2, 5, 16)
     mask = torch.ones(2, 1, 5, 5, dtype=torch.bool)
     mask[1, ..., 3:] = False
@@ -89,15 +92,22 @@ def test_weights_are_those_of_the_definition(kind, name):
 
 def test_softmax_stays_theirs():
     layer = attention("encoder", None)
-    assert layer.normalizer == "softmax"
+    assert layer.normalizer is None
+    x = torch.randn(1, 4, 16)
+    _, weights = layer(x, return_attn=True)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(1, 2, 4))
+    assert weights.min() > 0
 
 
-def test_cached_steps_are_the_whole():
-    """Empty slots of a cache take no part."""
-    layer = attention("decoder", "evsoftmax")
+@pytest.mark.parametrize("positions", ["SinusoidalInterleaved", "Alibi"])
+def test_cached_steps_are_the_whole(positions):
+    """Empty slots of a cache take no part; position biases do."""
+    embeddings = {"word_vec_size": 16, "position_encoding_type": positions}
+    layer = attention("decoder", "evsoftmax", embeddings=embeddings)
     x = torch.randn(1, 4, 16)
     causal = torch.ones(1, 1, 4, 4, dtype=torch.bool).tril()
-    whole, _ = layer(x, attn_mask=causal)
+    whole, weights = layer(x, attn_mask=causal, return_attn=True)
+    assert (weights[causal.expand_as(weights)] == 0).any()
     layer.kcache, layer.vcache = torch.zeros(1, 9, 2, 8), torch.zeros(1, 9, 2, 8)
     for step in range(4):
         mask = (torch.arange(9) <= step).view(1, 1, 1, 9)
@@ -106,108 +116,192 @@ def test_cached_steps_are_the_whole():
         torch.testing.assert_close(out, whole[:, step : step + 1], atol=1e-5, rtol=1e-4)
 
 
-def test_flash_is_shut_and_said(caplog):
+def test_position_biases_are_added():
+    """T5's bias by buckets is part of the scores, and of their mean."""
+    layer = attention(
+        "encoder",
+        "evsoftmax",
+        relative_positions_buckets=8,
+        embeddings={"n_positions": 16, "position_encoding_type": "Relative"},
+    )
+    x = torch.randn(1, 6, 16)
+    _, before = layer(x, return_attn=True)
+    layer.relative_attention_bias.weight.data.mul_(5)
+    _, after = layer(x, return_attn=True)
+    assert ((before > 0) != (after > 0)).any()
+
+
+@pytest.mark.parametrize("kind", ["decoder", "context"])
+def test_faster_backends_are_shut_and_said(kind, monkeypatch, caplog):
+    """A machine with flash attention, and a device that is not the CPU."""
     from types import SimpleNamespace
 
-    from eole.modules.multi_headed_attn import SelfMHA
+    import eole.ops
+    from eole.modules import multi_headed_attn
+    from eole.utils.logging import logger
 
+    def taken(*args, **kwargs):
+        raise AssertionError("softmax was used")
+
+    monkeypatch.setattr(eole.ops, "_FLASH_ATTN_AVAILABLE", True)
+    monkeypatch.setattr(eole.ops, "flash_attn_kvcache", taken)
+    monkeypatch.setitem(
+        multi_headed_attn.MultiHeadedAttention._compute_attention.__wrapped__.__globals__,
+        "_sdpa",
+        taken,
+    )
+    monkeypatch.setattr(logger, "propagate", True)
     running = SimpleNamespace(self_attn_backend="flash")
-    config = model_config(attention_normalizer="evsoftmax")
-    with caplog.at_level("WARNING"):
-        SelfMHA(config.decoder, running)
+    with caplog.at_level("INFO", logger="eole"):
+        layer = attention(kind, "evsoftmax", running)
     assert running.self_attn_backend == "pytorch"
+    assert not hasattr(layer, "flash_attn_with_kvcache")
+    assert (
+        f"{kind} attention: evsoftmax; flash attention and torch's fused attention" in caplog.text
+    )
+    x = torch.randn(1, 3, 16, device="meta")
+    layer.to("meta")(*(x, x, x) if kind == "context" else (x,))
+    stock = attention(kind, None, SimpleNamespace(self_attn_backend="flash"))
+    assert hasattr(stock, "flash_attn_with_kvcache")  # softmax models keep both
+    with pytest.raises(AssertionError, match="softmax was used"):
+        stock.to("meta")(*(x, x, x) if kind == "context" else (x,))
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("corpus")
-    program = ROOT / "data" / "make_corpus.py"
-    sizes = ["--train", "200", "--valid", "10", "--test", "10", "--test-hard", "2"]
-    subprocess.run([sys.executable, program, "-o", folder, *sizes], check=True, capture_output=True)
-    return folder
-
-
-def settings(corpus, folder, normalizer, **training):
-    paths = {"path_src": str(corpus / "train.en"), "path_tgt": str(corpus / "train.de")}
-    config = {
-        "data": {"corpus": paths},
-        "src_vocab": "v.src",
-        "tgt_vocab": "v.tgt",
-        "save_data": "run",
-        "n_sample": 0,
-        "seed": 1,
-        "model": {
-            "architecture": "transformer",
-            **SIZE,
-            "attention_normalizer": normalizer,
-            "embeddings": {
-                "word_vec_size": 16,
-                "position_encoding_type": "SinusoidalInterleaved",
-            },
-        },
-        "training": {
-            "model_path": "model",
-            "batch_size": 8,
-            "batch_type": "sents",
-            "num_workers": 0,
-            "bucket_size": 200,
-            "save_checkpoint_steps": 25,
-            **training,
-        },
-    }
-    (folder / "c.yaml").write_text(yaml.safe_dump(config))
-
-
-@pytest.mark.parametrize("normalizer", ["evsoftmax", "sparsemax", "entmax15"])
-def test_train_predict_resume(normalizer, corpus, tmp_path):
-    settings(corpus, tmp_path, normalizer, train_steps=50)
-    eole("build_vocab", "-config", "c.yaml", "-n_sample", "-1", cwd=tmp_path)
-    eole("train", "-config", "c.yaml", cwd=tmp_path)
+@pytest.mark.parametrize("normalizer", SPARSE)
+def test_train_predict_resume(normalizer, corpus, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings(corpus, normalizer, train_steps=50)
+    eole("train -config c.yaml -log_file log")
+    log = (tmp_path / "log").read_text()
+    for kind in ("encoder", "decoder", "context"):
+        assert log.count(f"{kind} attention: {normalizer}; flash attention") == 1
     saved = json.loads((tmp_path / "model" / "config.json").read_text())["model"]
     assert saved["attention_normalizer"] == normalizer
     assert saved["decoder"]["needs_package"] == "onmt_evsoftmax"
-    predict = ("predict", "-model_path", "model", "-src", corpus / "test.en")
-    for name, batch in (("together", 8), ("alone", 1)):
-        eole(*predict, "-output", name, "-batch_size", batch, "-max_length", 20, cwd=tmp_path)
-    assert (tmp_path / "together").read_text() == (tmp_path / "alone").read_text()
-    settings(corpus, tmp_path, normalizer, train_steps=60, train_from="model")
-    eole("train", "-config", "c.yaml", cwd=tmp_path)
-    assert (tmp_path / "model" / "step_60").is_dir()
-    if normalizer == "evsoftmax":
-        said = eole(*predict, "-output", "x", cwd=tmp_path, fails=True, ONMT_EVSOFTMAX="off")
-        assert "needs_package" in said
-        assert "onmt_evsoftmax" in said
 
-
-@pytest.mark.parametrize("name", ["evsoftmax", "mixed"])
-def test_conversion(name, tmp_path):
-    """tests/legacy has what onmt_translate said, made by OpenNMT-py 3.0.4."""
-    convert(LEGACY / f"{name}_step_30.pt", tmp_path / "model")
-    options = ("-beam_size", 3, "-max_length", 30)
-    eole(
-        "predict",
-        "-model_path",
-        "model",
-        "-src",
-        LEGACY / "t.en",
-        "-output",
-        "out",
-        *options,
-        cwd=tmp_path,
+    # Padded is alone; longer than the model would say, so that there is something to compare.
+    predict = (
+        f"predict -model_path model -src {corpus}/test.en -min_length 8 -max_length 12 -n_best 2"
     )
-    wanted = subprocess.run(
-        [
-            sys.executable, "-m", "onmt.bin.translate", "-model", LEGACY / f"{name}_step_30.pt",
-            "-src", LEGACY / "t.en", "-output", tmp_path / "onmt", *map(str, options),
-        ],
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert wanted.returncode == 0, wanted.stderr
-    assert (tmp_path / "out").read_text() == (tmp_path / "onmt").read_text()
+    for name, batch in (("together", 10), ("alone", 1)):
+        eole(f"{predict} -beam_size 3 -output {name} -batch_size {batch} -with_score")
+    together, alone = ((tmp_path / name).read_text().splitlines() for name in ("together", "alone"))
+    assert len(together) == 20
+    assert len(set(together)) > 5
+    for one, other in zip(together, alone, strict=True):
+        (words, score, _), (alone_words, alone_score, _) = one.split("\t"), other.split("\t")
+        assert words == alone_words
+        assert float(score) == pytest.approx(float(alone_score), abs=1e-4)
+
+    settings(corpus, normalizer, train_steps=60, train_from="model")
+    eole("train -config c.yaml -log_file log2")
+    assert f"encoder attention: {normalizer}" in (tmp_path / "log2").read_text()
+    steps = torch.load(tmp_path / "model" / "step_60" / "optimizer.pt", weights_only=False)
+    assert (tmp_path / "model" / "step_60").is_dir()
+    assert steps
 
 
-def test_what_cannot_be_converted(tmp_path):
-    for name, reason in (("entmax", "its generator is sparse"), ("rnn", "not a transformer")):
-        with pytest.raises(UserError, match=reason):
-            convert(LEGACY / f"{name}_step_30.pt", tmp_path / name)
-        assert not (tmp_path / name).exists()
+def greedy_without_cache(model, vocabs, line, length):
+    """The likeliest words, every step computed from the whole prefix."""
+    words = vocabs["tgt"].ids_to_tokens
+    source = torch.tensor([vocabs["src"](line.split())])
+    target = vocabs["tgt"]([vocabs["decoder_start_token"]])
+    end = vocabs["specials"]["eos_token"]
+    while len(target) <= length and words[target[-1]] != end:
+        padded = torch.tensor([[*target, 0, 0]])  # what follows is hidden; one position is too few
+        out, *_ = model(source, padded, torch.tensor([source.size(1)]))
+        target.append(int(model.generator(out[:, len(target) - 1]).argmax()))
+    return " ".join(words[index] for index in target[1:] if words[index] != end)
+
+
+@pytest.fixture(scope="module")
+def trained(toy, tmp_path_factory):
+    """The folder of a model that has learned to say something else to every sentence."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        settings(toy, "evsoftmax", train_steps=200, **FAST)
+        eole("train -config c.yaml")
+    return folder
+
+
+def test_cached_is_uncached(trained, toy, monkeypatch):
+    from eole.models.model import get_model_class
+
+    monkeypatch.chdir(trained)
+    eole(f"predict -model_path model -src {toy}/test.en -output cached -beam_size 1 -max_length 9")
+    cached = (trained / "cached").read_text().splitlines()
+    assert len(set(cached)) > 3
+    config = predict_config(model_path="model", src="none")
+    model, vocabs, _ = get_model_class(config.model).for_inference(config)
+    model.eval()
+    for line, said in zip((toy / "test.en").read_text().splitlines(), cached, strict=True):
+        with torch.no_grad():
+            assert greedy_without_cache(model, vocabs, line, 9) == said
+
+
+def test_key_in_prediction(trained, toy, monkeypatch):
+    """A key of eole predict wins over the model's, and the log says so."""
+    monkeypatch.chdir(trained)
+    predict = f"predict -model_path model -src {toy}/test.en -max_length 9 -with_score"
+    eole(f"{predict} -output own")
+    eole(f"{predict} -output same -attention_normalizer evsoftmax")
+    eole(f"{predict} -output other -attention_normalizer softmax -log_file log")
+    own, same, other = ((trained / name).read_text() for name in ("own", "same", "other"))
+    assert own == same
+    assert own != other
+    assert "encoder attention evsoftmax → softmax" in (trained / "log").read_text()
+    (trained / "p.yaml").write_text("attention_normalizer: softmax\n")
+    eole(f"{predict} -output yaml -config p.yaml")
+    assert (trained / "yaml").read_text() == other
+    eole(f"{predict} -output posthoc -context_attention_normalizer posthoc")
+    for keys, reason in (
+        ({"attention_normalizer": "evsoftmx"}, "did you mean evsoftmax"),
+        ({"attention_normaliser": "evsoftmax"}, "Extra inputs are not permitted"),
+        ({"model": {"attention_normalizer": "softmax"}}, "beside model_path"),
+        ({"attention_normalizer": "softmax", "engine": "ct2"}, "CTranslate2"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            predict_config(model_path="model", src="none", **keys)
+
+
+def test_resuming_with_another_normalizer(trained, toy, tmp_path, monkeypatch):
+    import shutil
+
+    shutil.copytree(trained / "model", tmp_path / "model", symlinks=True)
+    monkeypatch.chdir(tmp_path)
+    settings(toy, "sparsemax", train_steps=202, train_from="model")
+    eole("train -config c.yaml -log_file log")
+    assert "decoder attention: sparsemax" in (tmp_path / "log").read_text()
+    saved = json.loads((tmp_path / "model" / "config.json").read_text())["model"]
+    assert saved["decoder"]["attention_normalizer"] == "sparsemax"
+
+
+def test_the_programs(trained, toy, tmp_path):
+    """The stock program, and the same without this package."""
+    predict = f"predict -model_path {trained}/model -src {toy}/test.en -max_length 9 -output "
+    said = program(BIN / "eole", *predict.split(), "out", cwd=tmp_path)
+    assert "encoder attention: evsoftmax; flash attention" in said
+    off = {"fails": True, "ONMT_EVSOFTMAX": "off"}
+    said = program(BIN / "eole", *predict.split(), "none", cwd=tmp_path, **off)
+    assert "needs_package" in said
+    assert "onmt_evsoftmax" in said
+    assert not (tmp_path / "none").exists()
+
+
+def test_ctranslate2_refuses_a_sparse_model(trained, tmp_path):
+    from ctranslate2.converters.eole_ct2 import EoleConverter
+
+    with pytest.raises(ValueError, match="sparse attention, which CTranslate2 does not have"):
+        EoleConverter(str(trained / "model")).convert(str(tmp_path / "converted"))
+    assert not (tmp_path / "converted").exists()
+
+
+def test_a_row_without_entries_is_zero():
+    layer = attention("encoder", "evsoftmax")
+    mask = torch.zeros(1, 1, 2, 2, dtype=torch.bool)
+    x = torch.randn(1, 2, 16, requires_grad=True)
+    out, weights = layer(x, attn_mask=mask, return_attn=True)
+    out.sum().backward()
+    assert weights.abs().sum() == 0
+    assert math.isfinite(x.grad.abs().sum())
