@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 
 import pytest
 import torch
@@ -305,3 +306,15 @@ def test_a_row_without_entries_is_zero():
     out.sum().backward()
     assert weights.abs().sum() == 0
     assert math.isfinite(x.grad.abs().sum())
+
+
+def test_nobody_else_imports_eole():
+    """Neither toolkit is loaded unless asked for, and eole does not load the other one."""
+    check = (
+        "import sys, onmt_evsoftmax, onmt_evsoftmax.normalizers.registry, onmt_evsoftmax_hook\n"
+        "onmt_evsoftmax_hook.start()\n"
+        "assert 'eole' not in sys.modules and 'onmt_evsoftmax.eole' not in sys.modules\n"
+        "import eole.config.run, eole.modules.multi_headed_attn\n"
+        "assert 'onmt' not in sys.modules and 'onmt_evsoftmax.eole' in sys.modules\n"
+    )
+    program(sys.executable, "-c", check, cwd=".")
