@@ -106,7 +106,7 @@ $(STAMP_EOLE): $(STAMP) constraints.txt requirements-eole.txt
 
 .PHONY: test-eole
 test-eole: $(STAMP_EOLE)  ## the plugin for eole 0.6 and the converter (in .venv-eole)
-	$(VENV_EOLE)/bin/python -m pytest -n 2 --dist worksteal tests/eole_models
+	$(VENV_EOLE)/bin/python -m pytest -n 2 --dist worksteal --disable-warnings tests/eole_models
 
 .PHONY: test-gpu
 test-gpu:  ## the GPU kernels' values on this machine's GPU, with a PYTHON that has a CUDA torch and the package
