@@ -11,6 +11,8 @@ STAMP_TRITON := $(VENV_TRITON)/.installed
 VENV_RELEASE ?= .venv-release
 VENV_TRANSFORMERS ?= .venv-transformers$(addprefix -,$(TRANSFORMERS))
 STAMP_TRANSFORMERS := $(VENV_TRANSFORMERS)/.installed
+VENV_EOLE ?= .venv-eole
+STAMP_EOLE := $(VENV_EOLE)/.installed
 
 .DEFAULT_GOAL := help
 
@@ -105,6 +107,17 @@ $(STAMP_TRANSFORMERS): $(STAMP) constraints.txt
 test-transformers: $(STAMP_TRANSFORMERS)  ## the transformers front end; TRANSFORMERS=5.0.0 is the oldest version
 	$(VENV_TRANSFORMERS)/bin/python -m pytest -n 2 --dist worksteal tests/transformers_models
 
+# torch is borrowed, so its CPU build stays. The start-up hook is copied: it is found only in a site folder.
+$(STAMP_EOLE): $(STAMP) constraints.txt requirements-eole.txt
+	$(call borrow,$(VENV_EOLE))
+	$(BIN)/python -m pip --python $(VENV_EOLE)/bin/python install --quiet --no-deps -r requirements-eole.txt
+	cp $(VENV)/lib/python3*/site-packages/onmt_evsoftmax.pth $(VENV_EOLE)/lib/python3*/site-packages/
+	touch $@
+
+.PHONY: test-eole
+test-eole: $(STAMP_EOLE)  ## the plugin for eole 0.6 and the converter (in .venv-eole)
+	$(VENV_EOLE)/bin/python -m pytest -n 2 --dist worksteal --disable-warnings tests/eole_models
+
 .PHONY: test-gpu
 test-gpu:  ## the GPU kernels' values on this machine's GPU, with a PYTHON that has a CUDA torch and the package
 	$(PYTHON) -c 'import torch; assert torch.cuda.is_available(), "torch sees no GPU"'
@@ -155,4 +168,4 @@ properties: $(STAMP)  ## check every cell of the paper's Table 1 by numerical se
 
 .PHONY: clean
 clean:  ## remove what was built, but not results under runs/
-	rm -rf $(VENV) $(VENV35) $(VENV_TRITON) $(VENV_RELEASE) .venv-transformers* docs/generated build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV35) $(VENV_TRITON) $(VENV_RELEASE) $(VENV_EOLE) .venv-transformers* docs/generated build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,7 +2,7 @@
 
 ``onmt_evsoftmax.pth`` calls :func:`start` in every interpreter of the environment, so this module
 must stay tiny: it imports nothing but what Python has already loaded, and it waits. Only when a
-program imports OpenNMT-py (or CTranslate2's OpenNMT-py converter) does it load the real plugin.
+program imports OpenNMT-py, eole or CTranslate2's OpenNMT-py converter does it load the real plugin.
 
 ``ONMT_EVSOFTMAX=off`` in the environment keeps it asleep.
 """
@@ -66,7 +66,9 @@ def after_import(name: str, callback: Callable[[ModuleType], None]) -> None:
     if module is not None and not getattr(module.__spec__, "_initializing", False):
         callback(module)
         return
-    _callbacks.setdefault(name, []).append(callback)
+    waiting = _callbacks.setdefault(name, [])
+    if callback not in waiting:  # Python may read one .pth file twice, as under lib and lib64
+        waiting.append(callback)
     if _Finder not in sys.meta_path:
         sys.meta_path.insert(0, _Finder)
 
@@ -84,11 +86,15 @@ def _install(_: ModuleType) -> None:
 
         install()
     except Exception as error:
-        # Going on would mean softmax where the user asked for something else: stop and say why.
-        raise ImportError(
-            f"onmt_evsoftmax could not join OpenNMT-py ({type(error).__name__}: {error}); "
-            "run `python -m onmt_evsoftmax doctor`, or set ONMT_EVSOFTMAX=off to go without it"
-        ) from error
+        raise _failure("OpenNMT-py", error) from error
+
+
+def _failure(toolkit: str, error: Exception) -> ImportError:
+    """Going on would mean softmax where the user asked for something else: stop and say why."""
+    return ImportError(
+        f"onmt_evsoftmax could not join {toolkit} ({type(error).__name__}: {error}); "
+        "run `python -m onmt_evsoftmax doctor`, or set ONMT_EVSOFTMAX=off to go without it"
+    )
 
 
 def _guard_converter(module: Any) -> None:
@@ -122,13 +128,33 @@ def wanted() -> bool:
     return os.environ.get("ONMT_EVSOFTMAX", "on").strip().lower() not in ("off", "0", "no", "false")
 
 
+#: What the plugin for eole changes; the folder eole/ says how.
+_EOLE = (
+    "eole.config.models",
+    "eole.config.run",
+    "eole.modules.multi_headed_attn",
+    "ctranslate2.converters.eole_ct2",
+)
+
+
+def _extend_eole(module: ModuleType) -> None:
+    try:
+        from onmt_evsoftmax.eole import PATCHES
+
+        PATCHES[module.__name__](module)
+    except Exception as error:
+        raise _failure("eole", error) from error
+
+
 def watch_converter() -> None:
     """Wait for CTranslate2's converter."""
     after_import("ctranslate2.converters.opennmt_py", _guard_converter)
 
 
 def start() -> None:
-    """Wait for OpenNMT-py and for CTranslate2's converter, unless switched off."""
+    """Wait for OpenNMT-py, eole and CTranslate2's converter, unless switched off."""
     if wanted():
         after_import("onmt", _install)
+        for name in _EOLE:
+            after_import(name, _extend_eole)
         watch_converter()

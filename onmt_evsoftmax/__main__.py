@@ -28,6 +28,7 @@ SECTIONS = {
     },
     "translate and compare": {
         "corpora": ("corpora.verbs", "prepare parallel text; its verbs are listed below"),
+        "to-eole": ("eole.convert", "convert a transformer of OpenNMT-py to eole"),
         "score": ("score.score_translations", "BLEU, chrF, TER, ROUGE, METEOR with significance"),
         "study": ("paper.study", "one table and figure of all normalizers and seeds"),
     },

@@ -185,6 +185,26 @@ def test_callbacks_run_once_each_right_after_the_module(alone: Path) -> None:
     assert done.stdout == "2 [('first', 1), ('late', 2)]\n", done.stderr
 
 
+def test_started_twice_is_started_once(alone: Path) -> None:
+    """Python reads a .pth file twice where lib64 is a link to lib."""
+    code = textwrap.dedent("""
+        onmt_evsoftmax_hook.start()
+        print({len(waiting) for waiting in onmt_evsoftmax_hook._callbacks.values()})
+    """)
+    done = run_alone(alone, code)
+    assert done.stdout == "{1}\n", done.stderr
+
+
+def test_eole_is_joined_or_the_import_fails(alone: Path) -> None:
+    for folder in (alone / "eole", alone / "eole" / "config"):
+        folder.mkdir()
+        (folder / "__init__.py").write_text("")
+    (alone / "eole" / "config" / "models.py").write_text("")
+    done = run_alone(alone, "import eole.config; print('fine'); import eole.config.models")
+    assert done.stdout == "fine\n"
+    assert "onmt_evsoftmax could not join eole" in done.stderr.strip().splitlines()[-1]
+
+
 def test_by_hand_even_after_opennmt_was_imported() -> None:
     code = textwrap.dedent("""
         from onmt.bin.train import _get_parser, train_opts

@@ -1,0 +1,20 @@
+"""The plugin for eole, OpenNMT-py's successor: the same keys in ``eole train`` and ``predict``.
+
+Installing the package is enough: the start-up hook calls what :data:`PATCHES` lists when a program
+imports those modules. This is the only part of the project that knows eole.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from onmt_evsoftmax.eole.attention import patch_attention
+from onmt_evsoftmax.eole.config import patch_models, patch_run
+from onmt_evsoftmax.eole.ctranslate2 import patch_converter
+
+#: Module → what to do to it once it is imported.
+PATCHES: dict[str, Callable[[Any], None]] = {
+    "eole.config.models": patch_models,
+    "eole.config.run": patch_run,
+    "eole.modules.multi_headed_attn": patch_attention,
+    "ctranslate2.converters.eole_ct2": patch_converter,
+}

@@ -1,0 +1,132 @@
+"""The keys that choose a normalizer, added to eole's options, which refuse what they do not know.
+
+In training they stand under ``model:``, or under its ``encoder:`` and ``decoder:``; eole hands a
+model's key to both. In prediction the model is what its folder says, and keys beside
+``model_path:`` win over it. Unset keys are not saved, so a softmax model stays one that every eole
+can load. A sparse model's ``config.json`` has the keys, and :data:`NEEDS`, which an eole without
+this package refuses and shows.
+"""
+
+from __future__ import annotations
+
+import functools
+from argparse import Namespace
+from typing import Annotated, Any
+
+from onmt_evsoftmax.normalizers.registry import get_record, own_records
+from onmt_evsoftmax.opennmt.settings import (
+    KIND_OPTIONS,
+    LEARN,
+    NORMALIZER_OPTIONS,
+    Settings,
+    option_of,
+    override,
+    own_parameters,
+)
+
+#: Saved with a sparse model: the package without which it must not be used.
+NEEDS = "needs_package"
+
+#: Every key that decides on attention.
+KEYS = (*NORMALIZER_OPTIONS, *map(option_of, own_parameters()))
+
+
+def _known(name: str | None, uses: set[str]) -> str | None:
+    """The name of a normalizer for attention; pydantic shows what the ValueError says."""
+    if name is not None and not uses & get_record(name).uses:
+        raise ValueError(f"{name} is for {' and '.join(sorted(get_record(name).uses))} only")
+    return name
+
+
+def _parsed(value: float | str | None, option: str) -> Any:
+    """The value of a parameter; what its records say is wrong with it is a ValueError."""
+    if value == LEARN:
+        raise ValueError("learn is not supported in eole; write a number")
+    for record in own_records() if value is not None else ():
+        for parameter in record.parameters:
+            if option_of(parameter.name) == option:
+                return parameter.parse(str(value))
+    return None
+
+
+def _add_keys(classes: list[Any], uses: set[str], *others: str) -> None:
+    """Give the classes of options our keys, and ``others`` that hold text."""
+    from pydantic import AfterValidator, Field
+    from pydantic.fields import FieldInfo
+
+    for key in (*KEYS, *others):
+        kind: Any = str | None
+        if key in NORMALIZER_OPTIONS:
+            kind = Annotated[kind, AfterValidator(functools.partial(_known, uses=uses))]
+        elif key in KEYS:
+            kind = Annotated[
+                float | str | None, AfterValidator(functools.partial(_parsed, option=key))
+            ]
+        default = Field(default=None, description="See the documentation of onmt_evsoftmax.")
+        for found in classes:
+            found.__pydantic_fields__[key] = FieldInfo.from_annotated_attribute(kind, default)
+
+
+def patch_models(module: Any) -> None:
+    """``eole.config.models``: transformers have the keys."""
+    from pydantic import TypeAdapter
+
+    classes: list[Any] = [
+        found
+        for found in vars(module).values()
+        if isinstance(found, type) and issubclass(found, module.Config)
+    ]
+    transformers = [found for found in classes if issubclass(found, module.TransformerConfig)]
+    _add_keys(transformers, {"attention"}, NEEDS)
+    validate = module.BaseModelConfig.update_model_opts
+
+    @functools.wraps(validate)
+    def update_model_opts(self: Any) -> None:
+        _check(self)
+        validate(self)
+
+    module.BaseModelConfig.update_model_opts = update_model_opts
+    # Parts first, then the models that hold them.
+    for found in sorted(classes, key=lambda each: issubclass(each, module.BaseModelConfig)):
+        found.model_rebuild(force=True)
+    module.build_model_config = TypeAdapter(module.ModelConfig).validate_python
+
+
+def _check(model: Any) -> None:
+    """Refuse keys that nothing in the model would use."""
+    settings = Settings.of(model)
+    settings.check()
+    needed = {"encoder": ("encoder",), "decoder": ("decoder",), "context": ("encoder", "decoder")}
+    for kind in settings.named:
+        for part in needed[kind]:
+            if getattr(model, part) is None:
+                raise ValueError(f"{KIND_OPTIONS[kind]}: the model has no {part}")
+
+
+def patch_run(module: Any) -> None:
+    """``eole.config.run``: ``eole predict`` has the keys, too."""
+    config = module.PredictConfig
+    _add_keys([config], {"attention", "test-time"})
+    config.model_rebuild(force=True)
+    build = config.__init__
+
+    @functools.wraps(build)
+    def __init__(self: Any, /, **data: Any) -> None:
+        model = data.get("model")
+        inside = [key for key in KEYS if isinstance(model, dict) and key in model]
+        if inside:  # eole would ignore it: the model is what its folder says
+            raise ValueError(f"eole predict: write {inside[0]} beside model_path, not under model")
+        beside = [key for key in KEYS if data.get(key) is not None]
+        if beside and data.get("engine") == "ct2":
+            raise ValueError(f"{beside[0]}: CTranslate2 (engine: ct2) knows only softmax")
+        build(self, **data)
+
+    config.__init__ = __init__
+
+
+def settings_of(config: Any, running: Any = None) -> tuple[Settings, list[str]]:
+    """What an encoder's or decoder's options choose, and what a prediction's own keys change."""
+    chosen = Namespace(**{key: getattr(config, key, None) for key in KEYS})
+    given = {key: getattr(running, key, None) for key in KEYS}
+    changes = override(chosen, {key: value for key, value in given.items() if value is not None})
+    return Settings.of(chosen), changes

@@ -1,0 +1,124 @@
+"""OpenNMT-py's models in eole say what they said before, line by line."""
+
+import importlib
+import shlex
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+from eole_runs import LEGACY, eole, program, settings
+
+from onmt_evsoftmax.eole.convert import convert, main
+from onmt_evsoftmax.opennmt.checkpoint import load
+from onmt_evsoftmax.report.console import UserError
+
+#: Options of onmt_train besides those of every model.
+MODELS = {
+    "evsoftmax": "-attention_normalizer evsoftmax -share_decoder_embeddings",
+    "softmax": "-add_qkvbias -share_vocab -share_embeddings",
+    "mixed": "-encoder_attention_normalizer sparsemax -pos_ffn_activation_fn gelu "
+    "-context_attention_normalizer entmax -attention_alpha 1.3",
+}
+
+
+def onmt(command, line):
+    """A program of OpenNMT-py, of this environment's 3.0.4, in this process."""
+    main = importlib.import_module(f"onmt.bin.{command}").main
+    with mock.patch.object(sys, "argv", [f"onmt_{command}", *shlex.split(line)]):
+        main()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_trained_by_opennmt(name, corpus, tmp_path, monkeypatch):
+    """A small model that has learned ten sentences of the demo's corpus by heart."""
+    monkeypatch.chdir(tmp_path)
+    paths = f"{{path_src: {corpus}/test.en, path_tgt: {corpus}/test.de}}"
+    Path("c.yaml").write_text(f"data: {{corpus: {paths}}}\nsave_data: run\n")
+    vocabulary = f"-src_vocab {corpus}/v.src -tgt_vocab {corpus}/v.tgt"
+    if "share_vocab" in MODELS[name]:
+        Path("v").write_text("".join((corpus / f"v.{side}").read_text() for side in ("src", "tgt")))
+        vocabulary = "-src_vocab v"
+    onmt(
+        "train",
+        f"-config c.yaml -save_model model {vocabulary} {MODELS[name]} -seed 2 -num_workers 0 "
+        "-encoder_type transformer -decoder_type transformer -enc_layers 2 -dec_layers 1 -heads 2 "
+        "-hidden_size 32 -word_vec_size 32 -transformer_ff 48 -position_encoding -optim adam "
+        "-learning_rate 0.005 -dropout 0 -attention_dropout 0 -bucket_size 200 "
+        "-batch_size 8 -batch_type sents -train_steps 150 -save_checkpoint_steps 150",
+    )
+    convert("model_step_150.pt", "converted")
+    for search in ("-beam_size 1 -max_length 12", "-beam_size 3 -max_length 12"):
+        onmt("translate", f"-model model_step_150.pt -src {corpus}/test.en -output onmt {search}")
+        eole(f"predict -model_path converted -src {corpus}/test.en -output eole {search}")
+        said = Path("eole").read_text()
+        assert said == Path("onmt").read_text()
+        assert len(set(said.splitlines())) > 5
+
+
+def test_trained_by_opennmt_35(tmp_path, monkeypatch):
+    """tests/legacy has a model of 3.5.1, which is not in this environment, and what it said."""
+    monkeypatch.chdir(tmp_path)
+    convert(LEGACY / "onmt35_step_400.pt", "converted")
+    eole(
+        f"predict -model_path converted -src {LEGACY}/t.en -output eole -beam_size 3 -max_length 30"
+    )
+    assert (tmp_path / "eole").read_text() == (LEGACY / "onmt35_step_400.translations").read_text()
+
+
+def test_resume_in_eole(toy, tmp_path, monkeypatch):
+    """What was converted can be trained on."""
+    monkeypatch.chdir(tmp_path)
+    convert(LEGACY / "evsoftmax_step_30.pt", "converted")
+    settings(toy, "evsoftmax", train_steps=5, train_from="converted", reset_optim="all")
+    eole("train -config c.yaml -log_file log")
+    assert "encoder attention: evsoftmax" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("entmax", "its generator is sparse"), ("rnn", "it is not a transformer for translation")],
+)
+def test_what_cannot_be_converted(name, reason, tmp_path):
+    with pytest.raises(UserError, match=f"cannot be converted to eole: {reason}"):
+        convert(LEGACY / f"{name}_step_30.pt", tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "reason"),
+    [
+        ("max_relative_positions", -1, "its positions are relative"),
+        ("copy_attn", True, "it copies from the source"),
+        ("num_kv", 1, "its heads share keys"),
+        ("layer_norm", "rms", "its layer norm is not standard"),
+    ],
+)
+def test_options_that_differ(option, value, reason, tmp_path):
+    checkpoint = load(LEGACY / "evsoftmax_step_30.pt")
+    setattr(checkpoint["opt"], option, value)
+    torch.save(checkpoint, tmp_path / "other.pt")
+    with pytest.raises(UserError, match=reason):
+        convert(tmp_path / "other.pt", tmp_path / "converted")
+
+
+def test_the_command(tmp_path):
+    """It works where OpenNMT-py is not installed, and overwrites nothing."""
+    model = str(LEGACY / "evsoftmax_step_30.pt")
+    command = (
+        "import sys; sys.modules['onmt'] = None; "
+        "from onmt_evsoftmax.__main__ import main; sys.exit(main())"
+    )
+    line = ["to-eole", model, "-o", "new"]
+    program(sys.executable, "-c", command, *line, cwd=tmp_path)
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {
+        "config.json",
+        "vocab.json",
+        "model.00.safetensors",
+    }
+    with pytest.raises(UserError, match="is not empty"):
+        main([model, "-o", str(tmp_path / "new")])
+    with pytest.raises(UserError, match="cannot read the checkpoint"):
+        main([str(tmp_path / "none.pt"), "-o", str(tmp_path / "x")])
+    assert not (tmp_path / "x").exists()
