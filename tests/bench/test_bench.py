@@ -108,14 +108,14 @@ def test_the_command_prints_text_or_json(capsys):
     assert command.main(["--only", "rows", "--seconds", "0"]) == 0
     assert "rows: normalizers against torch.softmax" in capsys.readouterr().out
     assert command.main(["--only", "rows", "--seconds", "0", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["results"]) == 14
+    assert len(json.loads(capsys.readouterr().out)["results"]) == 20
 
 
 @pytest.mark.usefixtures("tiny")
 def test_json_is_printed_beside_files_that_are_written(tmp_path, capsys):
     page = tmp_path / "bench.md"
     assert command.main(["--only", "rows", "--seconds", "0", "--json", "-o", str(page)]) == 0
-    assert len(json.loads(capsys.readouterr().out)["results"]) == 14
+    assert len(json.loads(capsys.readouterr().out)["results"]) == 20
     assert "as a ratio to torch.softmax" in page.read_text()
 
 
