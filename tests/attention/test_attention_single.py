@@ -101,10 +101,13 @@ def test_a_call_with_one_query_takes_it(monkeypatch):
     sparse_attention(query, key, value, dropout_p=0.5)
     sparse_attention(query, key, value, torch.zeros(1, 20))
     torch.func.vmap(sparse_attention)(query, key, value)
+    masks = random(4, 1, 20, seed=9) > -1
+    batched = torch.func.vmap(lambda mask: sparse_attention(query, key, value, mask))(masks)
     assert calls == [1]
     torch.testing.assert_close(found, other.detach())
+    torch.testing.assert_close(batched[3], sparse_attention(query, key, value, masks[3]))
     sparse_attention(query.bfloat16(), key.bfloat16(), value.bfloat16())
-    assert len(calls) == 2
+    assert len(calls) == 3
 
 
 @pytest.mark.parametrize("name", NAMES)
