@@ -46,8 +46,17 @@ def run(call: Call) -> Tensor:
     """(…, L, V)."""
     queries = call.query.size(-2)
     rows = min(max(1, BLOCK // _entries(call)), max(1, queries))
-    parts = [_part(call, first, min(first + rows, queries)) for first in range(0, queries, rows)]
-    return torch.cat([_compute(part) for part in parts], -2) if parts else explicit.run(call)
+    if not queries:
+        return explicit.run(call)
+    # A block is cut out just before it is computed: the backward pass goes the other way, and so
+    # adds up the gradients of keys and values after each block instead of keeping all of them.
+    return torch.cat(
+        [
+            _compute(_part(call, first, min(first + rows, queries)))
+            for first in range(0, queries, rows)
+        ],
+        -2,
+    )
 
 
 def _compute(part: Call) -> Tensor:

@@ -82,7 +82,7 @@ def both(length):
     attend = lambda: sparse_attention(*leaves, normalizer="softmax", backend="blocks")
     return lambda: attend().sum().backward()
 both(64)()
-print(json.dumps([_peak_of(both(length)) for length in (2048, 4096)]))
+print(json.dumps([_peak_of(both(length)) for length in (2048, 8192)]))
 """
 
 
@@ -96,5 +96,5 @@ def test_memory_does_not_grow_with_the_square_of_the_length():
         check=True,
     )
     short, long = json.loads(done.stdout)
-    assert long < 2.6 * short
-    assert long < 0.5 * (2 * 4096 * 4096 * 4)  # one matrix
+    assert long < 4 * short  # once it was 15 times as much: gradients of all blocks were kept
+    assert long < 0.1 * (2 * 8192 * 8192 * 4)  # one matrix
