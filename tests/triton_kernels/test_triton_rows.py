@@ -19,7 +19,9 @@ from where import DEVICE, runs_kernels
 pytestmark = [runs_kernels, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 
 SIZES = [1, 2, 7, 16, 33, 129, 1025, 16400]
-NAMES = [*REFERENCE, "entmax1.3", "entmax1.01", "entmax2"]
+#: Normalizers without an alpha, and entmax, which has its alpha in its name here.
+FIXED = [name for name in REFERENCE if name != "entmax"]
+NAMES = [*FIXED, "entmax1.3", "entmax1.01", "entmax2"]
 each = pytest.mark.parametrize("name", NAMES)
 
 
@@ -187,7 +189,7 @@ def test_sparsemax_comes_to_an_end_with_an_entry_at_the_threshold():
     torch.testing.assert_close(p, expected.float(), atol=2e-7, rtol=0)
 
 
-@pytest.mark.parametrize("name", REFERENCE)
+@pytest.mark.parametrize("name", FIXED)
 @pytest.mark.parametrize(("dtype", "power"), [(torch.float32, 29), (torch.float64, 57)])
 def test_an_offset_far_from_zero_changes_no_probability(name, dtype, power):
     scores = torch.randn(6, 65, generator=generator()) * 100
@@ -294,7 +296,7 @@ def test_one_alpha_per_head():
             np.testing.assert_allclose(q.double().numpy(), expected, rtol=1e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", REFERENCE)
+@pytest.mark.parametrize("name", FIXED)
 def test_supports_agree_with_the_cpu_kernels(name):
     from onmt_evsoftmax import kernels
 
