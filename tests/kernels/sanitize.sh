@@ -37,8 +37,10 @@ cd tests
 from onmt_evsoftmax import kernels
 assert kernels.__file__.startswith('$copy/'), kernels.__file__
 assert kernels.backend() == 'avx512', kernels.backend()"
-files=(kernels/test_row_values.py kernels/test_row_specials.py kernels/test_row_layouts.py kernels/test_leaks_and_threads.py
-  attention/test_attention_values.py attention/test_attention_specials.py attention/test_attention_dropout.py)
+files=(kernels/test_row_values.py kernels/test_row_specials.py kernels/test_row_layouts.py kernels/test_row_alpha.py
+  kernels/test_leaks_and_threads.py attention/test_attention_values.py attention/test_attention_specials.py
+  attention/test_attention_dropout.py attention/test_attention_lists.py attention/test_attention_terms.py
+  attention/test_attention_single.py)
 chosen=(-k 'not do_not_leak' "${files[@]}")  # the names of the tests, not of their file
 collected=$("$venv/bin/python" -m pytest --collect-only -qq "${chosen[@]}")
 for file in "${files[@]}"; do
