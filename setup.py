@@ -1,12 +1,19 @@
 """Package metadata. Every dependency says in one line why it is here."""
 
+import re
 import sys
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
+(VERSION,) = re.findall(
+    r'^__version__ = "(.+)"$',
+    (ROOT / "onmt_evsoftmax" / "__init__.py").read_text(encoding="utf-8"),
+    flags=re.MULTILINE,
+)
 
 # Python runs this line at every start of the environment; a broken hook must not break anything.
 STARTUP = (
@@ -29,6 +36,14 @@ class BuildWithStartupHook(build_py):
         (root / "onmt_evsoftmax.pth").write_text(STARTUP, encoding="utf-8")
 
 
+class WheelForEveryPython(bdist_wheel):
+    """The kernels are a plain library that Python's version does not matter to."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """Any Python 3, this platform."""
+        return "py3", "none", super().get_tag()[2]
+
+
 # Plain C, needing neither Python's headers nor torch's; without a compiler the install goes on and
 # torch computes everything. `-fopenmp` is left out where the system compiler does not know it.
 OPENMP = [] if sys.platform == "darwin" else ["-fopenmp"]
@@ -40,6 +55,7 @@ KERNELS = Extension(
     extra_compile_args=["-O3", "-fno-math-errno", "-fvisibility=hidden", "-Wno-psabi", *OPENMP],
     extra_link_args=["-lm", *OPENMP],
     optional=True,
+    py_limited_api=True,  # a file name without Python's version
 )
 
 INSTALL = [
@@ -75,6 +91,12 @@ EXTRAS = {
         # the kernels for GPUs; torch's CUDA builds bring it along
         "triton>=3.5.1; platform_system == 'Linux'",
     ],
+    "docs": [
+        "furo>=2025.12",  # the site's theme: phone and dark mode, nothing fetched
+        "latex2mathml>=3.78",  # formulas as MathML, which browsers draw themselves
+        "myst-parser>=5",  # pages in Markdown
+        "sphinx>=9,<10",  # the site: strict links, reference from docstrings
+    ],
     "transformers": [
         "transformers>=5",  # Hugging Face's models, with any normalizer as attn_implementation
     ],
@@ -94,7 +116,7 @@ EXTRAS = {
 
 setup(
     name="onmt_evsoftmax",
-    version="0.1.0",
+    version=VERSION,
     description="Sparse attention (ev-softmax, sparsemax, entmax) for OpenNMT-py",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
@@ -124,7 +146,7 @@ setup(
         "onmt_evsoftmax": ["py.typed"],
         "onmt_evsoftmax.plot.page": ["*.html", "*.css", "*.js"],
     },
-    cmdclass={"build_py": BuildWithStartupHook},
+    cmdclass={"build_py": BuildWithStartupHook, "bdist_wheel": WheelForEveryPython},
     install_requires=INSTALL,
     extras_require=EXTRAS,
     entry_points={

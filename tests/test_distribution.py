@@ -9,6 +9,9 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
+import yaml
+
+import onmt_evsoftmax
 
 ROOT = Path(__file__).parents[1]
 #: What only the project's own machines need.
@@ -56,7 +59,10 @@ def test_everything_in_git_is_in_the_sdist(sdist: tarfile.TarFile) -> None:
 def test_what_the_readme_speaks_of_is_there(sdist: tarfile.TarFile) -> None:
     for name in (
         "data/README.md",
+        "docs/images/speed.svg",
+        "docs/index.md",
         "docs/trace-format.md",
+        "SECURITY.md",
         "recipes/README.md",
         "tests/legacy/evsoftmax_step_30.pt",
         "tools/score.py",
@@ -84,3 +90,12 @@ def test_the_metadata_say_whose_it_is(sdist: tarfile.TarFile) -> None:
     assert "Paper, https://arxiv.org/abs/2110.14182" in told.get_all("Project-URL")
     assert "Programming Language :: Python :: 3.12" in told.get_all("Classifier")
     assert sorted(told["Requires-Python"].split(",")) == ["<3.13", ">=3.11"]
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == onmt_evsoftmax.__version__
+    assert {"cff-version", "message", "title", "authors", "preferred-citation"} <= set(citation)
+    assert f"## {citation['version']}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"version = {{{citation['version']}}}" in readme

@@ -14,7 +14,7 @@ from onmt_evsoftmax.attended.counts import Counts
 from onmt_evsoftmax.attended.tables import TABLES, Entry, Report
 from onmt_evsoftmax.report import console
 from onmt_evsoftmax.report.console import UserError, command_line, warn
-from onmt_evsoftmax.report.outputs import FIGURES, add_output, check_outputs, publish
+from onmt_evsoftmax.report.outputs import FIGURES, add_output, check_outputs, ending, publish
 from onmt_evsoftmax.report.outputs import TABLES as FILES
 from onmt_evsoftmax.report.progress import progress
 from onmt_evsoftmax.trace import Header, Record
@@ -88,10 +88,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(argv)
     _check(options)
     gold = read_gold(options.align, first=int(options.one_based)) if options.align else None
+    by = options.by or ("kind", "layer")
+    as_json = options.json or ".json" in map(ending, options.output)
     entries = []
     with ExitStack() as stack:
         for name, header, records, total in _inputs(options, stack):
-            counts = Counts(header, options.level, options.rows == "all", options.kinds)
+            derived = as_json or "derived" in by
+            counts = Counts(header, options.level, options.rows == "all", options.kinds, derived)
             if not counts.kinds:
                 have = ", ".join(header.kinds)
                 raise UserError(
@@ -119,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             bar.close()
             entries.append(Entry(name, counts, scores))
     report = Report(entries)
-    tables = report.tables(options.by or ("kind", "layer"))
+    tables = report.tables(by)
     publish(
         lambda _: tables,
         report.json,

@@ -114,7 +114,10 @@ class KindCounts:
 
 
 class Counts:
-    """The counts of a whole trace: feed it every record, then ask ``kinds``."""
+    """The counts of a whole trace: feed it every record, then ask ``kinds``.
+
+    Without ``derived``, whose rows take longer than all heads together, those stay uncounted.
+    """
 
     def __init__(
         self,
@@ -122,6 +125,7 @@ class Counts:
         level: str = "subword",
         specials: bool = False,
         kinds: Collection[str] = KINDS,
+        derived: bool = True,
     ) -> None:
         self.header, self.level, self.specials = header, level, specials
         self.sentences = self.empty = 0
@@ -137,7 +141,7 @@ class Counts:
                 for kind, counts in self.kinds.items()
                 if name != "rollout" or kind in rollout_kinds(header.kinds)
             }
-            for name in DERIVED
+            for name in (DERIVED if derived else ())
         }
 
     def add(self, record: Record) -> None:
@@ -149,7 +153,7 @@ class Counts:
         side = record.source if record.source.tokens else record.target
         length = len(side) - sum(side.special) if self.level == "subword" else side.word_count
         made = [(record, self.kinds)]
-        made += [(derive(record), self.derived[name]) for name, derive in DERIVED.items()]
+        made += [(DERIVED[name](record), kinds) for name, kinds in self.derived.items()]
         for source, kinds in made:
             for kind, counts in kinds.items():
                 view = grid(source, kind, self.level, self.header.subwords)

@@ -41,7 +41,8 @@ _SIGNATURES = {
 
 def _load() -> ctypes.CDLL | None:
     """The library beside this file, as ``setup.py`` builds it; None if it was not built."""
-    for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+    # Built without Python's version in its name; builds of before had it.
+    for suffix in (".abi3.so", *importlib.machinery.EXTENSION_SUFFIXES):
         path = Path(__file__).with_name(f"_native{suffix}")
         if path.exists():
             try:

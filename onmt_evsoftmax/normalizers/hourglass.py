@@ -21,7 +21,7 @@ def sparsehourglass(
     q: float = 1.0,
     return_support: bool = False,
 ) -> Any:
-    """Sparsemax of the scores times (1 + Kq) / (|Σv| + Kq).
+    """Sparsemax of the scores times ``(1 + Kq) / (|Σv| + Kq)``.
 
     ``q`` trades scale invariance (q → 0) for translation invariance (q → ∞, which is sparsemax).
     """

@@ -72,11 +72,8 @@ def patch_model_builder(module: Any) -> None:
 
 
 def _check_translation(opt: Namespace) -> None:
-    """Refuse numbers that OpenNMT-py would stumble over much later."""
+    """Refuse a GPU that is not there, and more translations than the beam has."""
     check_device([getattr(opt, "gpu", -1)], "-gpu")
-    for option in ("beam_size", "max_length", "n_best", "batch_size"):
-        if getattr(opt, option, 1) < 1:
-            raise UserError(f"{option} must be at least 1, not {getattr(opt, option)}")
     if 1 < getattr(opt, "beam_size", 1) < getattr(opt, "n_best", 1):
         raise UserError(f"n_best {opt.n_best} needs a beam_size of {opt.n_best} or more")
 

@@ -6,7 +6,8 @@ where it stands and what was probably meant:
 
 * a key or an option that no OpenNMT-py command knows, or a word that belongs to no option;
 * a key twice in one YAML file, of which the last would win, or one of ours without a value;
-* an unknown key, an unknown transform or a fractional weight in a corpus of ``data``.
+* an unknown key, an unknown transform or a fractional weight in a corpus of ``data``;
+* a number that OpenNMT-py would stumble over much later.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import difflib
 import functools
 import io
+import math
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -45,6 +47,7 @@ def patch_parse(module: Any) -> None:
         if add_parameters_of_others(self, _keys(left)):
             options, left = parse(self, *args, **kwargs)
         _refuse_unknown(self, parser_class, left)
+        _check_numbers(options)
         return options, left
 
     def with_checked_data(original: Callable[..., None]) -> Callable[..., None]:
@@ -182,6 +185,23 @@ def known_keys(parser_class: Any) -> set[str]:
         for action in parser._actions
         for text in action.option_strings
     }
+
+
+#: Options of the stock commands that are at least 1, and those that are from 0 to 1.
+COUNTS = ("accum_count", "batch_size", "beam_size", "bucket_size", "heads", "max_length", "n_best",
+          "report_every", "transformer_ff", "valid_batch_size")  # fmt: skip
+SHARES = ("attention_dropout", "dropout", "label_smoothing")
+
+
+def _check_numbers(options: Namespace) -> None:
+    for option, given in vars(options).items():
+        for value in given if isinstance(given, list) else [given]:
+            if isinstance(value, float) and not math.isfinite(value):
+                raise UserError(f"{option} must be a finite number, not {value}")
+            if option in COUNTS and value < 1:
+                raise UserError(f"{option} must be at least 1, not {value}")
+            if option in SHARES and not 0 <= value <= 1:
+                raise UserError(f"{option} must be from 0 to 1, not {value}")
 
 
 # --- corpora --------------------------------------------------------------------------------------

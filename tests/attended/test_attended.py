@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from onmt_evsoftmax.attended import (
     Entry,
     Report,
     RowMeans,
+    count_attended,
     parse_line,
 )
 from onmt_evsoftmax.attended.counts import LENGTHS, POSITIONS, Bins
@@ -324,3 +326,24 @@ def test_tables_escape_what_a_format_would_read_as_markup() -> None:
     wide = Table("t", ["a", "n"], [["你好", "1"], ["ab", "2"]]).text().splitlines()
     assert wide[3] == "你好  1"
     assert wide[4] == "ab    2"
+
+
+def test_derived_rows_are_counted_only_where_they_are_shown(tmp_path: Path, monkeypatch) -> None:
+    """They take longer than all heads; JSON has everything."""
+    made = []
+
+    class Watched(Counts):
+        def __init__(self, *arguments) -> None:
+            super().__init__(*arguments)
+            made.append(self)
+
+    monkeypatch.setattr(count_attended, "Counts", Watched)
+    trace = str(traces.write(tmp_path / "a.trace"))
+    plain, whole = tmp_path / "a.txt", tmp_path / "a.JSON"
+    count_attended.main([trace, "-o", str(plain), "--quiet"])
+    count_attended.main([trace, "-o", str(whole), "--quiet"])
+    count_attended.main([trace, "-o", str(plain), "--by", "derived", "--quiet"])
+    assert [bool(counts.derived) for counts in made] == [False, True, True]
+    assert made[0].kinds.keys() == made[1].kinds.keys()
+    rollout = json.loads(whole.read_text())[0]["kinds"]["context"]["derived"]["rollout"]
+    assert rollout[0]["attended"]["mean"] >= 1

@@ -27,7 +27,7 @@ for source in onmt_evsoftmax/kernels/c/*.c; do
 done
 for job in $(jobs -p); do wait "$job"; done
 "$CC" -shared -fsanitize=address,undefined -fopenmp "${objects[@]}" -lm \
-  -o "$copy/onmt_evsoftmax/kernels/_native.so"
+  -o "$copy/onmt_evsoftmax/kernels/_native.abi3.so"
 
 export LD_PRELOAD="$("$CC" -print-file-name=libasan.so) $("$CC" -print-file-name=libubsan.so)"
 export ASAN_OPTIONS=detect_leaks=0  # Python's own; ours are tested by memory use

@@ -69,6 +69,23 @@ def test_a_word_that_belongs_to_no_option(tmp_path: Path, arguments: list[str]) 
         train_options(tmp_path, "data: {}\n", *arguments)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("-dropout 0.1 1e400", "dropout must be a finite number, not inf"),
+        ("-dropout -0.1", "dropout must be from 0 to 1, not -0.1"),
+        ("-label_smoothing 1.5", "label_smoothing must be from 0 to 1, not 1.5"),
+        ("-learning_rate nan", "learning_rate must be a finite number, not nan"),
+        ("-heads 0", "heads must be at least 1, not 0"),
+        ("-accum_count 2 0", "accum_count must be at least 1, not 0"),
+    ],
+)
+def test_numbers_of_a_training_have_a_range(tmp_path: Path, given: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        train_options(tmp_path, "data: {}\n", *given.split())
+    assert train_options(tmp_path, "data: {}\n", "-dropout", "0", "1").dropout == [0, 1]
+
+
 def test_lists_and_options_of_other_commands_are_no_such_words(tmp_path: Path) -> None:
     text = "data: {}\nn_best: 3\ndropout: [0.1, 0.2]\n"
     options = train_options(tmp_path, text, "-beam_size", "4", "-layers", "2")
@@ -170,8 +187,12 @@ class TestTranslation:
 
     @pytest.mark.parametrize("option", ["beam_size", "max_length", "n_best", "batch_size"])
     def test_numbers_have_a_range(self, option: str) -> None:
+        parser = ArgumentParser()
+        onmt.opts.translate_opts(parser)
+        given = ["-model", "m.pt", "-src", "s.txt", f"-{option}"]
         with pytest.raises(UserError, match=f"{option} must be at least 1, not 0"):
-            building._check_translation(Namespace(**{option: 0}))
+            parser.parse_args([*given, "0"])
+        assert getattr(parser.parse_args([*given, "1"]), option) == 1
 
     def test_no_more_translations_than_the_beam_has(self) -> None:
         with pytest.raises(UserError, match="n_best 7 needs a beam_size of 7 or more"):

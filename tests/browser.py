@@ -1,4 +1,4 @@
-"""A real Chromium for tests of the page; every page it opens is watched."""
+"""A real Chromium for tests of pages; every page it opens is watched."""
 
 from __future__ import annotations
 
@@ -49,8 +49,21 @@ def launched() -> Iterator[Any]:
 
 
 @contextmanager
-def opened(browser: Any, path: Path, address: str = "", **context: Any) -> Iterator[Any]:
-    """A page of that file, ready; at the end nothing may have gone wrong in it."""
+def opened(
+    browser: Any,
+    path: Path,
+    address: str = "",
+    *,
+    ready: str = "body[data-shown]",
+    folder: Path | None = None,
+    **context: Any,
+) -> Iterator[Any]:
+    """A page of that file, ready; at the end nothing may have gone wrong in it.
+
+    It is ready when it has the element ``ready``, and may load nothing but itself and what lies in
+    ``folder``.
+    """
+    allowed = path.as_uri() if folder is None else folder.as_uri()
     context.setdefault("viewport", {"width": 1280, "height": 900})
     tab = browser.new_context(**context)
     tab.set_offline(True)
@@ -68,11 +81,11 @@ def opened(browser: Any, path: Path, address: str = "", **context: Any) -> Itera
     page.on(
         "request",
         lambda request: (
-            request.url.startswith(path.as_uri()) or troubles.append(f"request: {request.url}")
+            request.url.startswith(allowed) or troubles.append(f"request: {request.url}")
         ),
     )
     page.goto(path.as_uri() + address)
-    page.wait_for_selector("body[data-shown]", timeout=30000)
+    page.wait_for_selector(ready, timeout=30000)
     yield page
     tab.close()
     assert not troubles
