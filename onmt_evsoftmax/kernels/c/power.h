@@ -20,20 +20,22 @@ INLINE vf log_of_parts(vi k, vf f) {
     return __builtin_convertvector(k, vf) * splat(0x1.62e43p-1f) + log_f;
 }
 
-/* The exponent k of 2 that leaves a number of these bits near 1. */
-INLINE vi exponent_of(vi bits) { return (bits - 0x3f3504f3) >> 23; }
+/* The exponent k of 2 that leaves a number of these bits near 1, and those bits without it; unsigned,
+ * since the bits of a number that means nothing may overflow. */
+INLINE vi exponent_of(vi bits) { return (vi)((vu)bits - 0x3f3504f3u) >> 23; }
+INLINE vf near_one(vi bits, vi k) { return as_float((vi)((vu)bits - ((vu)k << 23))); }
 
 /* log(x) for normal positive x. */
 INLINE vf log_positive(vf x) {
     const vi k = exponent_of(as_int(x));
-    return log_of_parts(k, as_float(as_int(x) - (k << 23)) - 1.0f);
+    return log_of_parts(k, near_one(as_int(x), k) - 1.0f);
 }
 
 /* log(1 + z) for -1 < z <= 0 to float32's precision relative to the result; elsewhere anything.
  * Near 0, where 1 + z is rounded, f is z itself. */
 INLINE vf log_one_plus(vf z) {
     const vi bits = as_int(z + 1.0f), k = exponent_of(bits);
-    return log_of_parts(k, choose(k == 0, z, as_float(bits - (k << 23)) - 1.0f));
+    return log_of_parts(k, choose(k == 0, z, near_one(bits, k) - 1.0f));
 }
 
 /* (1 + z)^b and, to `quotient`, (1 + z)^(b - 1), for b >= 1; both 0 where 1 + z <= 0 or they
