@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from onmt_evsoftmax.normalizers.registry import title_of
 from onmt_evsoftmax.report.console import UserError, command_line, run
 from onmt_evsoftmax.report.outputs import FIGURES, TABLES, add_output, check_outputs, publish
-from onmt_evsoftmax.report.statistics import Mean
+from onmt_evsoftmax.report.statistics import Mean, detectable_difference
 from onmt_evsoftmax.report.table import Cell, Marked, Table
 
 _ABOUT = """One table and figure of all normalizers and seeds, from the files of onmt_score and
@@ -40,15 +42,15 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True)
 class Study:
-    """``rows``: what was measured → name of the system → value; ``attended``, ``bleu`` are two."""
+    """``rows``: what was measured → name of the system → value; one of them is ``quality``."""
 
     systems: Sequence[str]
     rows: Mapping[str, Mapping[str, Value]]
     notes: Sequence[str]
-    attended: str
     quality: str
     seeds: Mapping[str, int]  # models behind each column …
     collapsed: Mapping[str, int]  # … and those of them that say, or attend to, nothing
+    histograms: Mapping[str, Sequence[int]]  # rows of context heads that attend to 0, 1, … tokens
 
     def table(self, title: str) -> Table:
         """Everything that was measured down, systems across."""
@@ -81,16 +83,12 @@ def _cell(value: Value | None) -> Cell:
     return "–" if value is None else Marked(value.mean.text(2), stars=value.stars)
 
 
-def _context(entry: Mapping[str, Any]) -> float:
-    return float(entry["kinds"]["context"]["all"]["attended"]["mean"])
+def _mean(kind: str, measure: str, entry: Mapping[str, Any]) -> float:
+    return float(entry["kinds"][kind]["all"][measure]["mean"])
 
 
 def _paper(entry: Mapping[str, Any]) -> float:
     return float(entry["paper"]["mean"])
-
-
-def _available(entry: Mapping[str, Any]) -> float:
-    return float(entry["kinds"]["context"]["all"]["available"]["mean"])
 
 
 def _alignment(entry: Mapping[str, Any]) -> float:
@@ -109,12 +107,30 @@ def _alignment(entry: Mapping[str, Any]) -> float:
 #: What looking into JSON of another kind raises.
 _NOT_THAT = (KeyError, IndexError, TypeError, AttributeError, ValueError)
 
-_MEASURES: dict[str, Callable[[Mapping[str, Any]], float]] = {
-    "attended, all context heads": _context,
+ATTENDED = "attended, all context heads"
+Measure = Callable[[Mapping[str, Any]], float]
+_MEASURES: dict[str, Measure] = {
+    ATTENDED: partial(_mean, "context", "attended"),
     "attended, last layer, first head": _paper,
-    "of source tokens": _available,
+    "of source tokens": partial(_mean, "context", "available"),
+}
+#: What only transformers have, and only corpora with gold alignments.
+_FURTHER_MEASURES: dict[str, Measure] = {
+    "attended, encoder self-attention": partial(_mean, "encoder", "attended"),
+    "attended, decoder self-attention": partial(_mean, "decoder", "attended"),
+    "of target tokens so far": partial(_mean, "decoder", "available"),
     "alignment error %, layer chosen on test": _alignment,
 }
+
+
+def _total(histograms: Iterable[Sequence[int]]) -> list[int]:
+    return [int(sum(counts)) for counts in zip_longest(*histograms, fillvalue=0)]
+
+
+def _histogram(entry: Mapping[str, Any]) -> list[int]:
+    """How many rows of all context heads attend to 0, 1, 2, … source tokens."""
+    layers = entry["kinds"]["context"]["layers"]
+    return _total(head["histogram"] for layer in layers for head in layer["heads"])
 
 
 def read(scores: Path, attended: Sequence[tuple[str, Path]]) -> Study:
@@ -138,20 +154,10 @@ def read(scores: Path, attended: Sequence[tuple[str, Path]]) -> Study:
     if not rows:
         raise UserError(f"{scores} has no metric; run onmt_score again with at least one")
     quality = next(iter(rows))
-    blind = dict.fromkeys(systems, 0)
-    for label, measure in _MEASURES.items():
-        runs: dict[str, list[float]] = {}
-        for name, path in attended:
-            entries = _json(path)
-            try:
-                runs.setdefault(name, []).extend(measure(entry) for entry in entries)
-            except _NOT_THAT:
-                if measure is not _alignment:  # only corpora with gold alignments have it
-                    raise UserError(f"{path} is not the JSON of onmt_count_attended") from None
-        if measure is _context:
-            blind = {name: found.count(0.0) for name, found in runs.items()}
-        if any(runs.values()):
-            rows[label] = {name: Value(Mean.of(found)) for name, found in runs.items() if found}
+    entries = _entries(attended)
+    for label, measure in {**_MEASURES, **_FURTHER_MEASURES}.items():
+        if values := _values(measure, entries):
+            rows[label] = values
     missing = {name for name, _ in attended} ^ set(systems)
     if missing:
         raise UserError(f"{', '.join(sorted(missing))}: not in both --scores and --attended")
@@ -160,6 +166,15 @@ def read(scores: Path, attended: Sequence[tuple[str, Path]]) -> Study:
         notes.append(f"* p < 0.05, ** p < 0.01 against {title_of(told['baseline'])}")
     if any(count > 1 for count in seeds.values()):
         notes.append("± standard error over training seeds")
+        runs = [found.get("runs", []) for found in told["metrics"][0]["systems"].values()]
+        if difference := detectable_difference(runs):
+            notes.append(
+                f"so many seeds would show a difference of {difference:.2f} {quality} "
+                "(t test, two-sided at 0.05, power 0.8)"
+            )
+    blind = {
+        name: sum(_MEASURES[ATTENDED](entry) == 0 for entry in entries[name]) for name in systems
+    }
     collapsed = {name: max(silent[name], blind[name]) for name in systems}
     for name in systems:
         if collapsed[name]:
@@ -167,7 +182,34 @@ def read(scores: Path, attended: Sequence[tuple[str, Path]]) -> Study:
                 f"{title_of(name)}: {collapsed[name]} collapsed: no translation, or nothing "
                 "attended to; counted as zeros"
             )
-    return Study(systems, rows, notes, "attended, all context heads", quality, seeds, collapsed)
+    histograms = {name: _total(map(_histogram, entries[name])) for name in systems}
+    return Study(systems, rows, notes, quality, seeds, collapsed, histograms)
+
+
+def _entries(attended: Sequence[tuple[str, Path]]) -> dict[str, list[Mapping[str, Any]]]:
+    """System → what was counted of each of its runs, which has all that must be there."""
+    entries: dict[str, list[Mapping[str, Any]]] = {}
+    for name, path in attended:
+        found = _json(path)
+        try:
+            for entry in found:
+                for look in (_histogram, *_MEASURES.values()):
+                    look(entry)
+            entries.setdefault(name, []).extend(found)
+        except _NOT_THAT:
+            raise UserError(f"{path} is not the JSON of onmt_count_attended") from None
+    return entries
+
+
+def _values(
+    measure: Measure, entries: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> dict[str, Value]:
+    """The measure of every system that has it."""
+    values = {}
+    for name, found in entries.items():
+        with suppress(*_NOT_THAT):
+            values[name] = Value(Mean.of([measure(entry) for entry in found]))
+    return values
 
 
 def _silent(metrics: Sequence[Mapping[str, Any]], name: str) -> int:
@@ -186,30 +228,34 @@ def _json(path: Path) -> Any:
 
 
 def draw(study: Study, path: Path, ending: str) -> None:
-    """Quality over attended tokens, one point per normalizer with its standard errors."""
+    """Left: quality over attended tokens, a point per normalizer with its standard errors.
+
+    Right: how often a row of a context head attends to 1, 2, … source tokens.
+    """
     from matplotlib.figure import Figure
 
     from onmt_evsoftmax.report import palette, style
 
-    with style.readable([*map(title_of, study.systems)]):
-        figure = Figure(figsize=(3.4, 2.4))
-        axes = figure.subplots()
+    titles = [*map(title_of, study.systems)]
+    with style.readable(titles):
+        figure = Figure(figsize=(6.8, 2.4), layout="constrained")
+        points, shares = figure.subplots(1, 2)
         colours = palette.colours(list(study.systems))
-        for name, colour in zip(study.systems, colours, strict=True):
-            x, y = study.rows[study.attended][name].mean, study.rows[study.quality][name].mean
-            axes.errorbar(
-                x.mean, y.mean, xerr=x.error, yerr=y.error, marker="o", color=colour, capsize=2
+        for number, (name, colour) in enumerate(zip(study.systems, colours, strict=True)):
+            marker = palette.MARKERS[number % len(palette.MARKERS)]
+            x, y = study.rows[ATTENDED][name].mean, study.rows[study.quality][name].mean
+            points.errorbar(
+                x.mean, y.mean, xerr=x.error, yerr=y.error, marker=marker, color=colour, capsize=2
             )
-            axes.annotate(
-                title_of(name),
-                (x.mean, y.mean),
-                xytext=(4, 5),
-                textcoords="offset points",
-                color=colour,
-            )
-        axes.margins(0.25)
-        axes.set_xlabel("attended source tokens, context attention")
-        axes.set_ylabel(study.quality)
+            rows = study.histograms[name]
+            share = [100 * count / max(sum(rows), 1) for count in rows]
+            shares.plot(share, color=colour, marker=marker, markevery=3, label=titles[number])
+        points.margins(0.25)
+        points.set_xlabel("attended source tokens, context attention")
+        points.set_ylabel(study.quality)
+        shares.set_xlabel("attended source tokens of a row")
+        shares.set_ylabel("% of rows, all context heads")
+        shares.legend()
         style.save(figure, path, ending)
 
 

@@ -15,6 +15,7 @@ INK = "#222222"
 GOLD = "#d55e00"
 #: What tells series apart where colour does not; by their place in the figure.
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (8, 2)))
 
 

@@ -31,6 +31,26 @@ class Mean:
         return f"{mean} ± {number(self.error, digits)}"
 
 
+def detectable_difference(
+    columns: Sequence[Sequence[float]], level: float = 0.05, power: float = 0.8
+) -> float | None:
+    """The true difference of two means that a two-sided t test would show with this power.
+
+    ``columns`` are the runs of each system; their spread is taken to be the same and is pooled.
+    The two means compared have as many runs as the smallest column of several. None if no column
+    has several.
+    """
+    several = [runs for runs in columns if len(runs) > 1]
+    if not several:
+        return None
+    from scipy.stats import t as student
+
+    freedom = sum(len(runs) - 1 for runs in several)
+    variance = sum((len(runs) - 1) * statistics.variance(runs) for runs in several) / freedom
+    quantiles = student.ppf(1 - level / 2, freedom) + student.ppf(power, freedom)
+    return float(quantiles * math.sqrt(2 * variance / min(map(len, several))))
+
+
 def number(value: float, digits: int = 2) -> str:
     """A number with this many decimals, or a dash for NaN."""
     return "–" if math.isnan(value) else f"{value:.{digits}f}"

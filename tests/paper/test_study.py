@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from onmt_evsoftmax.paper import study
 from onmt_evsoftmax.report.console import UserError
+from onmt_evsoftmax.report.statistics import detectable_difference
 
 RNG = np.random.default_rng(0)
 
 
 def counts(context: float, paper: float, aer: list[list[float]] | None = None) -> list[dict]:
-    attended, available = {"mean": context}, {"mean": 15.0}
-    entry = {
-        "kinds": {"context": {"all": {"attended": attended, "available": available}}},
-        "paper": {"mean": paper},
-    }
+    def kind(mean: float) -> dict:
+        heads = [{"histogram": [0, 3, 1]}, {"histogram": [0, 1, 2, 3]}]
+        means = {"attended": {"mean": mean}, "available": {"mean": 15.0}}
+        return {"all": means, "layers": [{"heads": heads}]}
+
+    kinds = {"context": kind(context), "encoder": kind(context + 1), "decoder": kind(context + 2)}
+    entry = {"kinds": kinds, "paper": {"mean": paper}}
     if aer:
         entry["alignment"] = {"argmax": {"aer": aer}}
     return [entry]
@@ -65,6 +70,57 @@ def test_values_are_numpys(files):
     assert told["BLEU"]["softmax"]["stars"] == "**"
     # The best layer by the mean of its heads: 0.3, 0.4 and then 0.5, which the first has too.
     assert told["alignment error %, layer chosen on test"]["softmax"]["mean"] == pytest.approx(40.0)
+
+
+def test_self_attention_has_its_rows_where_there_is_any(files):
+    folder, scores, attended, values, _ = files
+    pairs = [(name, Path(path)) for name, path in (word.split("=") for word in attended)]
+    rows = study.read(scores, pairs).rows
+    for label, more in (("encoder self-attention", 1), ("decoder self-attention", 2)):
+        for name, runs in values.items():
+            found = rows[f"attended, {label}"][name].mean.mean
+            assert found == pytest.approx(runs.mean() + more)
+    for path in folder.glob("softmax*.json"):  # a model that has context attention only
+        (entry,) = json.loads(path.read_text())
+        del entry["kinds"]["encoder"]
+        path.write_text(json.dumps([entry]))
+    rows = study.read(scores, pairs).rows
+    assert set(rows["attended, encoder self-attention"]) == {"evsoftmax"}
+
+
+def test_histograms_are_added_up_over_heads_and_seeds(files):
+    _, scores, attended, *_ = files
+    pairs = [(name, Path(path)) for name, path in (word.split("=") for word in attended)]
+    assert study.read(scores, pairs).histograms["softmax"] == [0, 12, 9, 9]
+
+
+def test_the_difference_that_so_many_seeds_would_show_is_found_that_often():
+    """A t test of made runs with that difference finds it in four of five cases."""
+    rng = np.random.default_rng(1)
+    spread, seeds = 0.3, 4
+    columns = [rng.normal(30, spread, 100_000) for _ in range(2)]  # so that the spread is known
+    known = detectable_difference([list(column) for column in columns])
+    assert known == pytest.approx((1.96 + 0.8416) * spread * np.sqrt(2 / 100_000), rel=0.02)
+    runs = [[29.5, 30.1, 30.0, 29.7], [31.0, 31.5, 30.8, 31.2]]
+    deviation = np.sqrt(np.mean([np.var(column, ddof=1) for column in runs]))
+    difference = detectable_difference(runs)
+    made = rng.normal(0, deviation, (20_000, 2, seeds))
+    made[:, 1] += difference
+    found = stats.ttest_ind(made[:, 0], made[:, 1], axis=1).pvalue < 0.05
+    assert found.mean() == pytest.approx(0.8, abs=0.02)
+    assert detectable_difference([[30.0], [31.0]]) is None
+
+
+def test_the_table_says_what_its_seeds_would_show(files, tmp_path):
+    _, scores, attended, _, bleu = files
+    told = json.loads(scores.read_text())
+    for name, runs in bleu.items():
+        told["metrics"][0]["systems"][name]["runs"] = list(runs)
+    scores.write_text(json.dumps(told))
+    out = tmp_path / "t.txt"
+    study.main(["--scores", str(scores), "--attended", *attended, "-o", str(out)])
+    known = detectable_difference([list(runs) for runs in bleu.values()])
+    assert f"a difference of {known:.2f} BLEU" in out.read_text()
 
 
 def test_tables_and_figures_have_every_system(files):
