@@ -9,8 +9,8 @@ from onmt_evsoftmax.bench import busy, endtoend
 
 @pytest.fixture
 def little(monkeypatch):
-    small = {"hidden_size: 256": "hidden_size: 16", "word_vec_size: 256": "word_vec_size: 16"}
-    small |= {"transformer_ff: 1024": "transformer_ff: 16", "batch_size: 1024": "batch_size: 64"}
+    small = {"hidden_size: 128": "hidden_size: 16", "word_vec_size: 128": "word_vec_size: 16"}
+    small |= {"transformer_ff: 256": "transformer_ff: 16", "batch_size: 2048": "batch_size: 64"}
     text = endtoend.TRAIN
     for large, little in small.items():
         assert large in text
