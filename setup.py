@@ -2,10 +2,12 @@
 
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
 from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
@@ -42,6 +44,22 @@ class WheelForEveryPython(bdist_wheel):
     def get_tag(self) -> tuple[str, str, str]:
         """Any Python 3, this platform."""
         return "py3", "none", super().get_tag()[2]
+
+
+class CompileSideBySide(build_ext):
+    """The kernels are three large files, one per instruction set: compile them at once."""
+
+    def build_extension(self, ext: Extension) -> None:
+        """Hand the files to the compiler one by one, several at a time."""
+        compile_all = self.compiler.compile
+
+        def side_by_side(sources: list[str], **options: object) -> list[str]:
+            with ThreadPoolExecutor() as pool:
+                objects = pool.map(lambda source: compile_all([source], **options), sources)
+                return [path for one in objects for path in one]
+
+        self.compiler.compile = side_by_side
+        super().build_extension(ext)
 
 
 # Plain C, needing neither Python's headers nor torch's; without a compiler the install goes on and
@@ -147,7 +165,11 @@ setup(
         "onmt_evsoftmax": ["py.typed"],
         "onmt_evsoftmax.plot.page": ["*.html", "*.css", "*.js"],
     },
-    cmdclass={"build_py": BuildWithStartupHook, "bdist_wheel": WheelForEveryPython},
+    cmdclass={
+        "bdist_wheel": WheelForEveryPython,
+        "build_ext": CompileSideBySide,
+        "build_py": BuildWithStartupHook,
+    },
     install_requires=INSTALL,
     extras_require=EXTRAS,
     entry_points={
