@@ -24,11 +24,13 @@ help:  ## list the targets
 install: $(STAMP)  ## make .venv and install the package into it, editable, versions pinned
 
 # torch goes first: by its pin it is a small CPU build; left to a dependency's range it is gigabytes.
+# pip compiles what it installs on one core, compileall on all; files for other Pythons fail, and may.
 $(STAMP): setup.py pyproject.toml constraints.txt $(wildcard onmt_evsoftmax/kernels/c/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,docs,study,vae]'
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[dev,docs,study,vae]'
+	-$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib
 	touch $@
 
 .PHONY: check
@@ -53,8 +55,9 @@ $(STAMP35): setup.py pyproject.toml constraints.txt requirements-onmt35.txt $(wi
 	$(PYTHON) -m venv $(VENV35)
 	$(VENV35)/bin/python -m pip install --quiet --upgrade pip setuptools -c constraints.txt
 	sed '/^# Only for/,$$d; /^OpenNMT-py/d; /^ctranslate2/d' constraints.txt > $(VENV35)/shared.txt
-	$(VENV35)/bin/python -m pip install --quiet --no-deps -r $(VENV35)/shared.txt -r requirements-onmt35.txt
+	$(VENV35)/bin/python -m pip install --quiet --no-compile --no-deps -r $(VENV35)/shared.txt -r requirements-onmt35.txt
 	$(VENV35)/bin/python -m pip install --quiet --no-deps -e .
+	-$(VENV35)/bin/python -m compileall -qq -j 0 $(VENV35)/lib
 	touch $@
 
 .PHONY: test-onmt35
