@@ -190,11 +190,11 @@ def test_labelled_and_unlabelled_images_cost_together_what_they_cost_apart(name)
 
 
 def test_negligible_classes_are_not_decoded_and_change_nothing_but_rounding():
-    model = ss_model().float()
+    model = ss_model()  # float64: what is left out counts, not how the rest is added up
     with torch.no_grad():
         model.scores.weight.mul_(600)  # so that most classes are negligible
-    x = torch.bernoulli(torch.full((50, 16), 0.5))
-    noise = torch.randn(50, 10, 3)
+    x = torch.bernoulli(torch.full((50, 16), 0.5, dtype=torch.float64))
+    noise = torch.randn(50, 10, 3, dtype=torch.float64)
 
     def gradients(negligible):
         model.decoded = 0
@@ -205,7 +205,8 @@ def test_negligible_classes_are_not_decoded_and_change_nothing_but_rounding():
     assert all_pairs == 500
     assert pairs < 300
     for a, b in zip(kept, every, strict=True):
-        assert (a - b).norm() <= 1e-5 * b.norm()
+        # What is left out is below 1e-7, times the factor that the scores have here.
+        assert (a - b).norm() <= 600 * 1e-7 * b.norm()
 
 
 def test_both_counts_of_classes_are_reported():
