@@ -133,6 +133,7 @@ _EOLE = (
     "eole.config.models",
     "eole.config.run",
     "eole.modules.multi_headed_attn",
+    "eole.models.model",
     "ctranslate2.converters.eole_ct2",
 )
 

@@ -27,7 +27,10 @@ from onmt_evsoftmax.opennmt.settings import (
 #: Saved with a sparse model: the package without which it must not be used.
 NEEDS = "needs_package"
 
-#: Every key that decides on attention.
+#: OpenNMT-py's key for learned distances in self-attention, beside the positions of the embeddings.
+DISTANCES = "max_relative_positions"
+
+#: Every key that decides on the normalizers of attention.
 KEYS = (*NORMALIZER_OPTIONS, *map(option_of, own_parameters()))
 
 
@@ -38,10 +41,10 @@ def _known(name: str | None, uses: set[str]) -> str | None:
     return name
 
 
-def _parsed(value: float | str | None, option: str) -> Any:
+def _parsed(value: float | str | None, option: str, trains: bool) -> Any:
     """The value of a parameter; what its records say is wrong with it is a ValueError."""
-    if value == LEARN:
-        raise ValueError("learn is not supported in eole; write a number")
+    if value == LEARN and not trains:
+        raise ValueError("learn is for training; here, write a number")
     for record in own_records() if value is not None else ():
         for parameter in record.parameters:
             if option_of(parameter.name) == option:
@@ -49,19 +52,20 @@ def _parsed(value: float | str | None, option: str) -> Any:
     return None
 
 
-def _add_keys(classes: list[Any], uses: set[str], *others: str) -> None:
-    """Give the classes of options our keys, and ``others`` that hold text."""
+def _add_keys(classes: list[Any], uses: set[str], trains: bool, **others: Any) -> None:
+    """Give the classes of options our keys, and ``others``: name → type."""
     from pydantic import AfterValidator, Field
     from pydantic.fields import FieldInfo
 
-    for key in (*KEYS, *others):
-        kind: Any = str | None
+    kinds: dict[str, Any] = dict(others)
+    for key in KEYS:
         if key in NORMALIZER_OPTIONS:
-            kind = Annotated[kind, AfterValidator(functools.partial(_known, uses=uses))]
-        elif key in KEYS:
-            kind = Annotated[
-                float | str | None, AfterValidator(functools.partial(_parsed, option=key))
-            ]
+            check = functools.partial(_known, uses=uses)
+            kinds[key] = Annotated[str | None, AfterValidator(check)]
+        else:
+            parse = functools.partial(_parsed, option=key, trains=trains)
+            kinds[key] = Annotated[float | str | None, AfterValidator(parse)]
+    for key, kind in kinds.items():
         default = Field(default=None, description="See the documentation of onmt_evsoftmax.")
         for found in classes:
             found.__pydantic_fields__[key] = FieldInfo.from_annotated_attribute(kind, default)
@@ -69,7 +73,7 @@ def _add_keys(classes: list[Any], uses: set[str], *others: str) -> None:
 
 def patch_models(module: Any) -> None:
     """``eole.config.models``: transformers have the keys."""
-    from pydantic import TypeAdapter
+    from pydantic import PositiveInt, TypeAdapter
 
     classes: list[Any] = [
         found
@@ -77,7 +81,8 @@ def patch_models(module: Any) -> None:
         if isinstance(found, type) and issubclass(found, module.Config)
     ]
     transformers = [found for found in classes if issubclass(found, module.TransformerConfig)]
-    _add_keys(transformers, {"attention"}, NEEDS)
+    own = {NEEDS: str | None, DISTANCES: PositiveInt | None}
+    _add_keys(transformers, {"attention"}, trains=True, **own)
     validate = module.BaseModelConfig.update_model_opts
 
     @functools.wraps(validate)
@@ -93,7 +98,7 @@ def patch_models(module: Any) -> None:
 
 
 def _check(model: Any) -> None:
-    """Refuse keys that nothing in the model would use."""
+    """Refuse keys that nothing in the model would use, and positions that exclude each other."""
     settings = Settings.of(model)
     settings.check()
     needed = {"encoder": ("encoder",), "decoder": ("decoder",), "context": ("encoder", "decoder")}
@@ -101,12 +106,16 @@ def _check(model: Any) -> None:
         for part in needed[kind]:
             if getattr(model, part) is None:
                 raise ValueError(f"{KIND_OPTIONS[kind]}: the model has no {part}")
+    positions = getattr(model.embeddings, "position_encoding_type", None)
+    parts = [getattr(part, DISTANCES, None) for part in (model, model.encoder, model.decoder)]
+    if any(parts) and positions in ("Relative", "Rotary", "Alibi"):
+        raise ValueError(f"{DISTANCES}: position_encoding_type {positions} has its own distances")
 
 
 def patch_run(module: Any) -> None:
     """``eole.config.run``: ``eole predict`` has the keys, too."""
     config = module.PredictConfig
-    _add_keys([config], {"attention", "test-time"})
+    _add_keys([config], {"attention", "test-time"}, trains=False)
     config.model_rebuild(force=True)
     build = config.__init__
 

@@ -100,15 +100,26 @@ def test_softmax_stays_theirs():
     assert weights.min() > 0
 
 
-@pytest.mark.parametrize("positions", ["SinusoidalInterleaved", "Alibi"])
-def test_cached_steps_are_the_whole(positions):
-    """Empty slots of a cache take no part; position biases do."""
-    embeddings = {"word_vec_size": 16, "position_encoding_type": positions}
-    layer = attention("decoder", "evsoftmax", embeddings=embeddings)
+@pytest.mark.parametrize(
+    ("name", "positions", "keys"),
+    [
+        ("evsoftmax", "SinusoidalInterleaved", {}),
+        ("evsoftmax", "Alibi", {}),
+        ("evsoftmax", "Relative", {}),
+        ("evsoftmax", "Relative", {"relative_positions_buckets": 4}),
+        ("evsoftmax", "SinusoidalInterleaved", {"max_relative_positions": 2}),
+        (None, "SinusoidalInterleaved", {"max_relative_positions": 2}),
+    ],
+)
+def test_cached_steps_are_the_whole(name, positions, keys):
+    """Empty slots of a cache take no part; position biases do, from where the query stands."""
+    reach = 8 if "relative_positions_buckets" in keys else 2
+    embeddings = {"word_vec_size": 16, "position_encoding_type": positions, "n_positions": reach}
+    layer = attention("decoder", name, embeddings=embeddings, **keys)
     x = torch.randn(1, 4, 16)
     causal = torch.ones(1, 1, 4, 4, dtype=torch.bool).tril()
     whole, weights = layer(x, attn_mask=causal, return_attn=True)
-    assert (weights[causal.expand_as(weights)] == 0).any()
+    assert (weights[causal.expand_as(weights)] == 0).any() == (name is not None)
     layer.kcache, layer.vcache = torch.zeros(1, 9, 2, 8), torch.zeros(1, 9, 2, 8)
     for step in range(4):
         mask = (torch.arange(9) <= step).view(1, 1, 1, 9)

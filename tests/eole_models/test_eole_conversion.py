@@ -16,10 +16,16 @@ from onmt_evsoftmax.report.console import UserError
 
 #: Options of onmt_train besides those of every model.
 MODELS = {
-    "evsoftmax": "-attention_normalizer evsoftmax -share_decoder_embeddings",
-    "softmax": "-add_qkvbias -share_vocab -share_embeddings",
-    "mixed": "-encoder_attention_normalizer sparsemax -pos_ffn_activation_fn gelu "
-    "-context_attention_normalizer entmax -attention_alpha 1.3",
+    "evsoftmax": "-position_encoding -attention_normalizer evsoftmax -share_decoder_embeddings",
+    "softmax": "-position_encoding -add_qkvbias -share_vocab -share_embeddings",
+    "mixed": "-position_encoding -encoder_attention_normalizer sparsemax "
+    "-pos_ffn_activation_fn gelu -context_attention_normalizer entmax -attention_alpha 1.3",
+    # As in recipes/demo: sinusoids and distances. Sentences are longer than the limit.
+    "evsoftmax-both": "-position_encoding -max_relative_positions 3 "
+    "-attention_normalizer evsoftmax",
+    "softmax-both": "-position_encoding -max_relative_positions 3 -add_qkvbias",
+    "distances": "-max_relative_positions 3 -decoder_attention_normalizer evsoftmax",
+    "learned": "-position_encoding -attention_normalizer entmax -attention_alpha learn",
 }
 
 
@@ -44,9 +50,8 @@ def test_trained_by_opennmt(name, corpus, tmp_path, monkeypatch):
         "train",
         f"-config c.yaml -save_model model {vocabulary} {MODELS[name]} -seed 2 -num_workers 0 "
         "-encoder_type transformer -decoder_type transformer -enc_layers 2 -dec_layers 1 -heads 2 "
-        "-hidden_size 32 -word_vec_size 32 -transformer_ff 48 -position_encoding -optim adam "
-        "-learning_rate 0.005 -dropout 0 -attention_dropout 0 -bucket_size 200 "
-        "-batch_size 8 -batch_type sents -train_steps 150 -save_checkpoint_steps 150",
+        "-hidden_size 32 -word_vec_size 32 -transformer_ff 48 -optim adam "
+        "-learning_rate 0.005 -dropout 0 -attention_dropout 0 -bucket_size 200 -batch_size 8 -batch_type sents -train_steps 150 -save_checkpoint_steps 150",
     )
     convert("model_step_150.pt", "converted")
     for search in ("-beam_size 1 -max_length 12", "-beam_size 3 -max_length 12"):
@@ -89,7 +94,9 @@ def test_what_cannot_be_converted(name, reason, tmp_path):
 @pytest.mark.parametrize(
     ("option", "value", "reason"),
     [
-        ("max_relative_positions", -1, "its positions are relative"),
+        ("max_relative_positions", -1, "its positions are rotary"),
+        ("max_relative_positions", -2, "its positions are ALiBi's"),
+        ("relative_positions_buckets", 8, "its distances are in buckets"),
         ("copy_attn", True, "it copies from the source"),
         ("num_kv", 1, "its heads share keys"),
         ("layer_norm", "rms", "its layer norm is not standard"),
