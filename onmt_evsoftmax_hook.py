@@ -134,6 +134,8 @@ _EOLE = (
     "eole.config.run",
     "eole.modules.multi_headed_attn",
     "eole.models.model",
+    "eole.predict.beam_search",
+    "eole.predict.translator",
     "ctranslate2.converters.eole_ct2",
 )
 

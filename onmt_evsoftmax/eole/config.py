@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import functools
 from argparse import Namespace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
+from onmt_evsoftmax.eole.search import STOP
 from onmt_evsoftmax.normalizers.registry import get_record, own_records
 from onmt_evsoftmax.opennmt.settings import (
     KIND_OPTIONS,
@@ -52,12 +53,22 @@ def _parsed(value: float | str | None, option: str, trains: bool) -> Any:
     return None
 
 
-def _add_keys(classes: list[Any], uses: set[str], trains: bool, **others: Any) -> None:
-    """Give the classes of options our keys, and ``others``: name → type."""
-    from pydantic import AfterValidator, Field
+def _add_keys(classes: list[Any], kinds: dict[str, Any]) -> None:
+    """Give the classes of options these keys: name → type."""
+    from pydantic import Field
     from pydantic.fields import FieldInfo
 
-    kinds: dict[str, Any] = dict(others)
+    for key, kind in kinds.items():
+        default = Field(default=None, description="See the documentation of onmt_evsoftmax.")
+        for found in classes:
+            found.__pydantic_fields__[key] = FieldInfo.from_annotated_attribute(kind, default)
+
+
+def _kinds(uses: set[str], trains: bool) -> dict[str, Any]:
+    """The types of our keys for attention, which check what they are given."""
+    from pydantic import AfterValidator
+
+    kinds: dict[str, Any] = {}
     for key in KEYS:
         if key in NORMALIZER_OPTIONS:
             check = functools.partial(_known, uses=uses)
@@ -65,10 +76,7 @@ def _add_keys(classes: list[Any], uses: set[str], trains: bool, **others: Any) -
         else:
             parse = functools.partial(_parsed, option=key, trains=trains)
             kinds[key] = Annotated[float | str | None, AfterValidator(parse)]
-    for key, kind in kinds.items():
-        default = Field(default=None, description="See the documentation of onmt_evsoftmax.")
-        for found in classes:
-            found.__pydantic_fields__[key] = FieldInfo.from_annotated_attribute(kind, default)
+    return kinds
 
 
 def patch_models(module: Any) -> None:
@@ -82,7 +90,7 @@ def patch_models(module: Any) -> None:
     ]
     transformers = [found for found in classes if issubclass(found, module.TransformerConfig)]
     own = {NEEDS: str | None, DISTANCES: PositiveInt | None}
-    _add_keys(transformers, {"attention"}, trains=True, **own)
+    _add_keys(transformers, _kinds({"attention"}, trains=True) | own)
     validate = module.BaseModelConfig.update_model_opts
 
     @functools.wraps(validate)
@@ -113,10 +121,12 @@ def _check(model: Any) -> None:
 
 
 def patch_run(module: Any) -> None:
-    """``eole.config.run``: ``eole predict`` has the keys, too."""
+    """``eole.config.run``: ``eole predict`` has the keys, too, and one for its search."""
     config = module.PredictConfig
-    _add_keys([config], {"attention", "test-time"}, trains=False)
-    config.model_rebuild(force=True)
+    _add_keys([config], _kinds({"attention", "test-time"}, trains=False))
+    _add_keys([module.InferenceConfig, config], {STOP: Literal["n_best", "beam_size"] | None})
+    for found in (module.InferenceConfig, config, module.TrainConfig):
+        found.model_rebuild(force=True)
     build = config.__init__
 
     @functools.wraps(build)

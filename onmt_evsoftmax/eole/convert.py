@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from onmt_evsoftmax.eole.config import DISTANCES, NEEDS
+from onmt_evsoftmax.eole.search import STOP
 from onmt_evsoftmax.opennmt.checkpoint import load
 from onmt_evsoftmax.opennmt.settings import KIND_OPTIONS, STOCK, Settings, option_of
 from onmt_evsoftmax.report.console import UserError, command_line
@@ -145,8 +146,20 @@ def convert_options(options: Namespace, weights: Mapping[str, Tensor]) -> dict[s
     return model
 
 
-def convert(path: str, folder: str | Path) -> None:
-    """Write the model of the checkpoint ``path`` into ``folder``."""
+def convert_search(options: Namespace, search: str) -> dict[str, Any]:
+    """eole's ``inference`` section: OpenNMT-py's defaults, and when its searches end."""
+    inference = {"length_penalty": "avg", "max_length_ratio": 0}
+    # 3.5, which has buckets, ends as eole does.
+    if search == "opennmt" and not hasattr(options, "relative_positions_buckets"):
+        inference[STOP] = "beam_size"
+    return inference
+
+
+def convert(path: str, folder: str | Path, search: str = "opennmt") -> None:
+    """Write the model of the checkpoint ``path`` into ``folder``.
+
+    ``search``: whose rule ends a beam search, ``"opennmt"`` or ``"eole"``.
+    """
     try:
         from safetensors.torch import save_file
     except ImportError as error:
@@ -175,7 +188,7 @@ def convert(path: str, folder: str | Path) -> None:
         "share_vocab": bool(options.share_vocab),
         "src_vocab": "vocab.json",  # required, but not read: the tokens are in vocab.json
         "transforms": [],
-        "inference": {"length_penalty": "avg", "max_length_ratio": 0},  # as in OpenNMT-py
+        "inference": convert_search(options, search),
         "training": {"compute_dtype": "fp32"},
         "model": model,
     }
@@ -200,11 +213,18 @@ def make_parser() -> argparse.ArgumentParser:
     parser = command_line(DESCRIPTION, EPILOG)
     parser.add_argument("model", metavar="MODEL", help="checkpoint of OpenNMT-py, .pt")
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="new folder")
+    parser.add_argument(
+        "--search",
+        choices=("opennmt", "eole"),
+        default="opennmt",
+        help="whose rule ends a beam search; with eole's, a softmax model without distances runs "
+        "where this package is not installed, but translations may differ (default: %(default)s)",
+    )
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Convert one model."""
     options = make_parser().parse_args(argv)
-    convert(options.model, options.output)
+    convert(options.model, options.output, options.search)
     return 0

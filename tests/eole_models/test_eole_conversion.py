@@ -36,30 +36,63 @@ def onmt(command, line):
         main()
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_trained_by_opennmt(name, corpus, tmp_path, monkeypatch):
-    """A small model that has learned ten sentences of the demo's corpus by heart."""
-    monkeypatch.chdir(tmp_path)
+def train(corpus, options, steps):
+    """A small model that learns ten sentences of the demo's corpus; its checkpoint."""
     paths = f"{{path_src: {corpus}/test.en, path_tgt: {corpus}/test.de}}"
     Path("c.yaml").write_text(f"data: {{corpus: {paths}}}\nsave_data: run\n")
     vocabulary = f"-src_vocab {corpus}/v.src -tgt_vocab {corpus}/v.tgt"
-    if "share_vocab" in MODELS[name]:
+    if "share_vocab" in options:
         Path("v").write_text("".join((corpus / f"v.{side}").read_text() for side in ("src", "tgt")))
         vocabulary = "-src_vocab v"
     onmt(
         "train",
-        f"-config c.yaml -save_model model {vocabulary} {MODELS[name]} -seed 2 -num_workers 0 "
+        f"-config c.yaml -save_model model {vocabulary} {options} -seed 2 -num_workers 0 "
         "-encoder_type transformer -decoder_type transformer -enc_layers 2 -dec_layers 1 -heads 2 "
-        "-hidden_size 32 -word_vec_size 32 -transformer_ff 48 -optim adam "
-        "-learning_rate 0.005 -dropout 0 -attention_dropout 0 -bucket_size 200 -batch_size 8 -batch_type sents -train_steps 150 -save_checkpoint_steps 150",
+        "-hidden_size 32 -word_vec_size 32 -transformer_ff 48 -optim adam -learning_rate 0.005 "
+        "-dropout 0 -attention_dropout 0 -bucket_size 200 -batch_size 8 -batch_type sents "
+        f"-train_steps {steps} -save_checkpoint_steps {steps}",
     )
-    convert("model_step_150.pt", "converted")
+    return f"model_step_{steps}.pt"
+
+
+def both(model, corpus, search, converted="converted", **keys):
+    """What OpenNMT-py and eole say, with the same options; ``keys`` are for eole."""
+    onmt("translate", f"-model {model} -src {corpus}/test.en -output onmt {search}")
+    more = " ".join(f"-{key} {value}" for key, value in keys.items())
+    eole(f"predict -model_path {converted} -src {corpus}/test.en -output eole {search} {more}")
+    return Path("onmt").read_text().splitlines(), Path("eole").read_text().splitlines()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_trained_by_opennmt(name, corpus, tmp_path, monkeypatch):
+    """Learned by heart, so that there is something to say."""
+    monkeypatch.chdir(tmp_path)
+    model = train(corpus, MODELS[name], 150)
+    convert(model, "converted")
     for search in ("-beam_size 1 -max_length 12", "-beam_size 3 -max_length 12"):
-        onmt("translate", f"-model model_step_150.pt -src {corpus}/test.en -output onmt {search}")
-        eole(f"predict -model_path converted -src {corpus}/test.en -output eole {search}")
-        said = Path("eole").read_text()
-        assert said == Path("onmt").read_text()
-        assert len(set(said.splitlines())) > 5
+        before, after = both(model, corpus, search)
+        assert after == before
+        assert len(set(after)) > 5
+
+
+@pytest.mark.parametrize("name", ["evsoftmax-both", "softmax-both"])
+def test_search_ends_as_in_opennmt(name, corpus, tmp_path, monkeypatch):
+    """Half learned, so that what ends last may be best; eole's own rule would miss it."""
+    monkeypatch.chdir(tmp_path)
+    model = train(corpus, MODELS[name], 60)
+    convert(model, "converted")
+    for search in ("-beam_size 5 -max_length 30", "-beam_size 5 -n_best 3 -max_length 30"):
+        before, after = both(model, corpus, search)
+        assert after == before
+        before, after = both(model, corpus, search, stop_search_after="n_best")
+        assert after != before
+    convert(model, "eole-search", search="eole")
+    before, other = both(model, corpus, search, converted="eole-search")
+    assert other == after
+    # Without a length penalty nothing that ends later can be better, so the rules agree.
+    search = "-beam_size 5 -length_penalty none -max_length 30"
+    before, after = both(model, corpus, search, stop_search_after="n_best")
+    assert after == before
 
 
 def test_trained_by_opennmt_35(tmp_path, monkeypatch):
