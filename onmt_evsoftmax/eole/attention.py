@@ -1,4 +1,4 @@
-"""eole's multi-headed attention with another normalizer in the place of softmax, and with distances.
+"""eole's multi-headed attention with another normalizer than softmax, and with distances.
 
 eole computes attention in one of three ways: by its own steps, by torch's fused softmax attention,
 or by flash attention on its cache. Only the first can have another normalizer or distances, so the
@@ -64,8 +64,9 @@ def patch_attention(module: Any) -> None:
     """``eole.modules.multi_headed_attn``: every layer with the normalizer its options name."""
     from eole.utils.logging import logger
 
-    attention = module.MultiHeadedAttention
-    build, compute, attend = attention.__init__, attention._compute_attention, module.SelfMHA.forward
+    attention, self_attention = module.MultiHeadedAttention, module.SelfMHA
+    build, compute = attention.__init__, attention._compute_attention
+    attend = self_attention.forward
     said: list[tuple[Any, str]] = []
 
     def say(config: Any, kind: str, text: str) -> None:
@@ -97,7 +98,9 @@ def patch_attention(module: Any) -> None:
         if changes:
             say(config, "changes", f"not as the model was trained: {', '.join(changes)}")
         if name != STOCK or reach:
-            described = settings.described(name) + (f" with distances up to {reach}" if reach else "")
+            described = settings.described(name) + (
+                f" with distances up to {reach}" if reach else ""
+            )
             say(
                 config,
                 kind,
@@ -134,7 +137,7 @@ def patch_attention(module: Any) -> None:
 
     attention.__init__ = __init__
     attention._compute_attention = _compute_attention
-    module.SelfMHA.forward = forward
+    self_attention.forward = forward
 
 
 def patch_initialization(module: Any) -> None:

@@ -8,7 +8,8 @@ from unittest import mock
 
 import pytest
 import torch
-from eole_runs import LEGACY, eole, program, settings
+from ctranslate2.converters.eole_ct2 import EoleConverter
+from eole_runs import BIN, LEGACY, eole, program, settings
 
 from onmt_evsoftmax.eole.convert import convert, main
 from onmt_evsoftmax.opennmt.checkpoint import load
@@ -55,11 +56,10 @@ def train(corpus, options, steps):
     return f"model_step_{steps}.pt"
 
 
-def both(model, corpus, search, converted="converted", **keys):
-    """What OpenNMT-py and eole say, with the same options; ``keys`` are for eole."""
+def both(model, corpus, search):
+    """What OpenNMT-py and eole say, with the same options."""
     onmt("translate", f"-model {model} -src {corpus}/test.en -output onmt {search}")
-    more = " ".join(f"-{key} {value}" for key, value in keys.items())
-    eole(f"predict -model_path {converted} -src {corpus}/test.en -output eole {search} {more}")
+    eole(f"predict -model_path converted -src {corpus}/test.en -output eole {search}")
     return Path("onmt").read_text().splitlines(), Path("eole").read_text().splitlines()
 
 
@@ -76,23 +76,36 @@ def test_trained_by_opennmt(name, corpus, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["evsoftmax-both", "softmax-both"])
-def test_search_ends_as_in_opennmt(name, corpus, tmp_path, monkeypatch):
-    """Half learned, so that what ends last may be best; eole's own rule would miss it."""
+def test_half_learned(name, corpus, tmp_path, monkeypatch):
+    """So that beams end at different times and what ends last may be best."""
     monkeypatch.chdir(tmp_path)
-    model = train(corpus, MODELS[name], 60)
+    model = train(corpus, MODELS[name], 100)
     convert(model, "converted")
-    for search in ("-beam_size 5 -max_length 30", "-beam_size 5 -n_best 3 -max_length 30"):
+    for search in (
+        "-beam_size 5 -max_length 30",
+        "-beam_size 5 -n_best 3 -max_length 30",
+        "-beam_size 5 -length_penalty none -max_length 30",
+    ):
         before, after = both(model, corpus, search)
         assert after == before
-        before, after = both(model, corpus, search, stop_search_after="n_best")
-        assert after != before
-    convert(model, "eole-search", search="eole")
-    before, other = both(model, corpus, search, converted="eole-search")
-    assert other == after
-    # Without a length penalty nothing that ends later can be better, so the rules agree.
-    search = "-beam_size 5 -length_penalty none -max_length 30"
-    before, after = both(model, corpus, search, stop_search_after="n_best")
-    assert after == before
+        assert len(set(after)) > 3
+    # Distances beside sinusoids are no more CTranslate2's than sparse attention is.
+    with pytest.raises(ValueError, match="distances beside its positions"):
+        EoleConverter("converted").convert("none")
+
+
+def test_softmax_without_this_package(tmp_path):
+    """Where the search is left to eole, a plain model is one that every eole can load."""
+    checkpoint = load(LEGACY / "evsoftmax_step_30.pt")
+    checkpoint["opt"].attention_normalizer = "softmax"
+    torch.save(checkpoint, tmp_path / "plain.pt")
+    for search in ("eole", "opennmt"):
+        main([str(tmp_path / "plain.pt"), "-o", str(tmp_path / search), "--search", search])
+    predict = f"predict -src {LEGACY}/t.en -max_length 9 -output out -model_path ".split()
+    off = {"cwd": tmp_path, "ONMT_EVSOFTMAX": "off"}
+    program(BIN / "eole", *predict, "eole", **off)
+    assert len((tmp_path / "out").read_text().splitlines()) == 20
+    assert "stop_search_after" in program(BIN / "eole", *predict, "opennmt", fails=True, **off)
 
 
 def test_trained_by_opennmt_35(tmp_path, monkeypatch):
