@@ -114,10 +114,14 @@ def _check(model: Any) -> None:
         for part in needed[kind]:
             if getattr(model, part) is None:
                 raise ValueError(f"{KIND_OPTIONS[kind]}: the model has no {part}")
-    positions = getattr(model.embeddings, "position_encoding_type", None)
-    parts = [getattr(part, DISTANCES, None) for part in (model, model.encoder, model.decoder)]
-    if any(parts) and positions in ("Relative", "Rotary", "Alibi"):
-        raise ValueError(f"{DISTANCES}: position_encoding_type {positions} has its own distances")
+    for part in (model, model.encoder, model.decoder):
+        other = f"position_encoding_type {getattr(model.embeddings, 'position_encoding_type', '')}"
+        if getattr(part, "relative_positions_buckets", 0):
+            other = "relative_positions_buckets"
+        elif not other.endswith(("Relative", "Rotary", "Alibi")):
+            continue
+        if getattr(part, DISTANCES, None):
+            raise ValueError(f"{DISTANCES}: {other} has its own distances")
 
 
 def patch_run(module: Any) -> None:

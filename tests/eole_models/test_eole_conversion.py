@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 import torch
 from ctranslate2.converters.eole_ct2 import EoleConverter
+from eole.predict.beam_search import BeamSearchBase
 from eole_runs import BIN, LEGACY, eole, program, settings
 
 from onmt_evsoftmax.eole.convert import convert, main
@@ -89,6 +90,21 @@ def test_half_learned(name, corpus, tmp_path, monkeypatch):
         before, after = both(model, corpus, search)
         assert after == before
         assert len(set(after)) > 3
+    ruled = []
+    update = BeamSearchBase.update_finished
+
+    def update_and_look(self):
+        ruled.append(hasattr(self, "best_ended"))
+        update(self)
+
+    monkeypatch.setattr(BeamSearchBase, "update_finished", update_and_look)
+    both(model, corpus, "-beam_size 5 -max_length 30")
+    assert all(ruled)
+    assert ruled
+    ruled.clear()
+    eole(f"predict -model_path converted -src {corpus}/test.en -stop_search_after n_best")
+    assert not any(ruled)
+    assert ruled
     # Distances beside sinusoids are no more CTranslate2's than sparse attention is.
     with pytest.raises(ValueError, match="distances beside its positions"):
         EoleConverter("converted").convert("none")
@@ -108,14 +124,16 @@ def test_softmax_without_this_package(tmp_path):
     assert "stop_search_after" in program(BIN / "eole", *predict, "opennmt", fails=True, **off)
 
 
-def test_trained_by_opennmt_35(tmp_path, monkeypatch):
-    """tests/legacy has a model of 3.5.1, which is not in this environment, and what it said."""
+@pytest.mark.parametrize("name", ["onmt35_step_400", "onmt35_distances_step_200"])
+def test_trained_by_opennmt_35(name, tmp_path, monkeypatch):
+    """tests/legacy has models of 3.5.1, which is not in this environment, and what they said."""
     monkeypatch.chdir(tmp_path)
-    convert(LEGACY / "onmt35_step_400.pt", "converted")
+    convert(LEGACY / f"{name}.pt", "converted")
+    assert "stop_search_after" not in Path("converted/config.json").read_text()
     eole(
         f"predict -model_path converted -src {LEGACY}/t.en -output eole -beam_size 3 -max_length 30"
     )
-    assert (tmp_path / "eole").read_text() == (LEGACY / "onmt35_step_400.translations").read_text()
+    assert (tmp_path / "eole").read_text() == (LEGACY / f"{name}.translations").read_text()
 
 
 def test_resume_in_eole(toy, tmp_path, monkeypatch):
