@@ -133,6 +133,9 @@ _EOLE = (
     "eole.config.models",
     "eole.config.run",
     "eole.modules.multi_headed_attn",
+    "eole.models.model",
+    "eole.predict.beam_search",
+    "eole.predict.translator",
     "ctranslate2.converters.eole_ct2",
 )
 

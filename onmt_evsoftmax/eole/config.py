@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import functools
 from argparse import Namespace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
+from onmt_evsoftmax.eole.search import STOP
 from onmt_evsoftmax.normalizers.registry import get_record, own_records
 from onmt_evsoftmax.opennmt.settings import (
     KIND_OPTIONS,
@@ -27,7 +28,10 @@ from onmt_evsoftmax.opennmt.settings import (
 #: Saved with a sparse model: the package without which it must not be used.
 NEEDS = "needs_package"
 
-#: Every key that decides on attention.
+#: OpenNMT-py's key for learned distances in self-attention, beside the positions of the embeddings.
+DISTANCES = "max_relative_positions"
+
+#: Every key that decides on the normalizers of attention.
 KEYS = (*NORMALIZER_OPTIONS, *map(option_of, own_parameters()))
 
 
@@ -38,10 +42,10 @@ def _known(name: str | None, uses: set[str]) -> str | None:
     return name
 
 
-def _parsed(value: float | str | None, option: str) -> Any:
+def _parsed(value: float | str | None, option: str, trains: bool) -> Any:
     """The value of a parameter; what its records say is wrong with it is a ValueError."""
-    if value == LEARN:
-        raise ValueError("learn is not supported in eole; write a number")
+    if value == LEARN and not trains:
+        raise ValueError("learn is for training; here, write a number")
     for record in own_records() if value is not None else ():
         for parameter in record.parameters:
             if option_of(parameter.name) == option:
@@ -49,27 +53,35 @@ def _parsed(value: float | str | None, option: str) -> Any:
     return None
 
 
-def _add_keys(classes: list[Any], uses: set[str], *others: str) -> None:
-    """Give the classes of options our keys, and ``others`` that hold text."""
-    from pydantic import AfterValidator, Field
+def _add_keys(classes: list[Any], kinds: dict[str, Any]) -> None:
+    """Give the classes of options these keys: name → type."""
+    from pydantic import Field
     from pydantic.fields import FieldInfo
 
-    for key in (*KEYS, *others):
-        kind: Any = str | None
-        if key in NORMALIZER_OPTIONS:
-            kind = Annotated[kind, AfterValidator(functools.partial(_known, uses=uses))]
-        elif key in KEYS:
-            kind = Annotated[
-                float | str | None, AfterValidator(functools.partial(_parsed, option=key))
-            ]
+    for key, kind in kinds.items():
         default = Field(default=None, description="See the documentation of onmt_evsoftmax.")
         for found in classes:
             found.__pydantic_fields__[key] = FieldInfo.from_annotated_attribute(kind, default)
 
 
+def _kinds(uses: set[str], trains: bool) -> dict[str, Any]:
+    """The types of our keys for attention, which check what they are given."""
+    from pydantic import AfterValidator
+
+    kinds: dict[str, Any] = {}
+    for key in KEYS:
+        if key in NORMALIZER_OPTIONS:
+            check = functools.partial(_known, uses=uses)
+            kinds[key] = Annotated[str | None, AfterValidator(check)]
+        else:
+            parse = functools.partial(_parsed, option=key, trains=trains)
+            kinds[key] = Annotated[float | str | None, AfterValidator(parse)]
+    return kinds
+
+
 def patch_models(module: Any) -> None:
     """``eole.config.models``: transformers have the keys."""
-    from pydantic import TypeAdapter
+    from pydantic import PositiveInt, TypeAdapter
 
     classes: list[Any] = [
         found
@@ -77,7 +89,8 @@ def patch_models(module: Any) -> None:
         if isinstance(found, type) and issubclass(found, module.Config)
     ]
     transformers = [found for found in classes if issubclass(found, module.TransformerConfig)]
-    _add_keys(transformers, {"attention"}, NEEDS)
+    own = {NEEDS: str | None, DISTANCES: PositiveInt | None}
+    _add_keys(transformers, _kinds({"attention"}, trains=True) | own)
     validate = module.BaseModelConfig.update_model_opts
 
     @functools.wraps(validate)
@@ -93,7 +106,7 @@ def patch_models(module: Any) -> None:
 
 
 def _check(model: Any) -> None:
-    """Refuse keys that nothing in the model would use."""
+    """Refuse keys that nothing in the model would use, and positions that exclude each other."""
     settings = Settings.of(model)
     settings.check()
     needed = {"encoder": ("encoder",), "decoder": ("decoder",), "context": ("encoder", "decoder")}
@@ -101,13 +114,23 @@ def _check(model: Any) -> None:
         for part in needed[kind]:
             if getattr(model, part) is None:
                 raise ValueError(f"{KIND_OPTIONS[kind]}: the model has no {part}")
+    for part in (model, model.encoder, model.decoder):
+        other = f"position_encoding_type {getattr(model.embeddings, 'position_encoding_type', '')}"
+        if getattr(part, "relative_positions_buckets", 0):
+            other = "relative_positions_buckets"
+        elif not other.endswith(("Relative", "Rotary", "Alibi")):
+            continue
+        if getattr(part, DISTANCES, None):
+            raise ValueError(f"{DISTANCES}: {other} has its own distances")
 
 
 def patch_run(module: Any) -> None:
-    """``eole.config.run``: ``eole predict`` has the keys, too."""
+    """``eole.config.run``: ``eole predict`` has the keys, too, and one for its search."""
     config = module.PredictConfig
-    _add_keys([config], {"attention", "test-time"})
-    config.model_rebuild(force=True)
+    _add_keys([config], _kinds({"attention", "test-time"}, trains=False))
+    _add_keys([module.InferenceConfig, config], {STOP: Literal["n_best", "beam_size"] | None})
+    for found in (module.InferenceConfig, config, module.TrainConfig):
+        found.model_rebuild(force=True)
     build = config.__init__
 
     @functools.wraps(build)

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from onmt_evsoftmax.eole.config import NEEDS
+from onmt_evsoftmax.eole.config import DISTANCES, NEEDS
+from onmt_evsoftmax.eole.search import STOP
 from onmt_evsoftmax.opennmt.checkpoint import load
 from onmt_evsoftmax.opennmt.settings import KIND_OPTIONS, STOCK, Settings, option_of
 from onmt_evsoftmax.report.console import UserError, command_line
@@ -47,12 +48,13 @@ NAMES = (
     (r"\.feed_forward\.w_1\.", ".mlp.gate_up_proj."),
     (r"\.feed_forward\.w_2\.", ".mlp.down_proj."),
     (r"\.feed_forward\.w_3\.", ".mlp.up_proj."),
+    (r"\.(softmax|normalizer)\.normalizer\.", ".normalizer."),
 )
 #: What OpenNMT-py has as state but eole computes.
 _DROPPED = re.compile(r"\.pe\.pe$|\.dropout")
 
 
-def _refuse(path: str, options: Namespace, settings: Settings) -> None:
+def _refuse(path: str, options: Namespace) -> None:
     """A sentence for every model that eole would run differently."""
 
     def option(name: str, default: Any = None) -> Any:
@@ -62,8 +64,9 @@ def _refuse(path: str, options: Namespace, settings: Settings) -> None:
         "it is not a transformer for translation": option("model_task", "seq2seq") != "seq2seq"
         or {option("encoder_type"), option("decoder_type")} != {"transformer"},
         "it copies from the source": option("copy_attn"),
-        "its positions are relative": option("max_relative_positions", 0) != 0
-        or option("relative_positions_buckets", 0),
+        "its positions are rotary": option("max_relative_positions", 0) == -1,
+        "its positions are ALiBi's": option("max_relative_positions", 0) == -2,
+        "its distances are in buckets": option("relative_positions_buckets", 0),
         "its decoder has average attention": option("self_attn_type") == "average",
         "it has parallel residuals": option("parallel_residual"),
         "its heads share keys": option("num_kv"),
@@ -75,9 +78,6 @@ def _refuse(path: str, options: Namespace, settings: Settings) -> None:
     for reason, holds in reasons.items():
         if holds:
             raise UserError(f"{path} cannot be converted to eole: {reason}")
-    if settings.learned:
-        name = settings.learned[0]
-        raise UserError(f"{path} cannot be converted to eole: it has learned {name}")
 
 
 def convert_weights(
@@ -141,11 +141,25 @@ def convert_options(options: Namespace, weights: Mapping[str, Tensor]) -> dict[s
         model |= {KIND_OPTIONS[kind]: name for kind, name in settings.attention.items()}
         model |= {option_of(name): value for name, value in settings.parameters.items()}
         model[NEEDS] = "onmt_evsoftmax"
+    if getattr(options, "max_relative_positions", 0):
+        model |= {DISTANCES: options.max_relative_positions, NEEDS: "onmt_evsoftmax"}
     return model
 
 
-def convert(path: str, folder: str | Path) -> None:
-    """Write the model of the checkpoint ``path`` into ``folder``."""
+def convert_search(options: Namespace, search: str) -> dict[str, Any]:
+    """eole's ``inference`` section: OpenNMT-py's defaults, and when its searches end."""
+    inference = {"length_penalty": "avg", "max_length_ratio": 0}
+    # 3.5, which has buckets, ends as eole does.
+    if search == "opennmt" and not hasattr(options, "relative_positions_buckets"):
+        inference[STOP] = "beam_size"
+    return inference
+
+
+def convert(path: str, folder: str | Path, search: str = "opennmt") -> None:
+    """Write the model of the checkpoint ``path`` into ``folder``.
+
+    ``search``: whose rule ends a beam search, ``"opennmt"`` or ``"eole"``.
+    """
     try:
         from safetensors.torch import save_file
     except ImportError as error:
@@ -154,7 +168,7 @@ def convert(path: str, folder: str | Path) -> None:
     options = checkpoint["opt"]
     if checkpoint.get("model") is None:
         raise UserError(f"{path} has its weights in safetensors; give a checkpoint that holds them")
-    _refuse(path, options, Settings.of(options))
+    _refuse(path, options)
     weights = convert_weights(checkpoint["model"], checkpoint["generator"])
     model = convert_options(options, weights)
     if options.position_encoding:
@@ -174,7 +188,7 @@ def convert(path: str, folder: str | Path) -> None:
         "share_vocab": bool(options.share_vocab),
         "src_vocab": "vocab.json",  # required, but not read: the tokens are in vocab.json
         "transforms": [],
-        "inference": {"length_penalty": "avg", "max_length_ratio": 0},  # as in OpenNMT-py
+        "inference": convert_search(options, search),
         "training": {"compute_dtype": "fp32"},
         "model": model,
     }
@@ -199,11 +213,18 @@ def make_parser() -> argparse.ArgumentParser:
     parser = command_line(DESCRIPTION, EPILOG)
     parser.add_argument("model", metavar="MODEL", help="checkpoint of OpenNMT-py, .pt")
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="new folder")
+    parser.add_argument(
+        "--search",
+        choices=("opennmt", "eole"),
+        default="opennmt",
+        help="whose rule ends a beam search; with eole's, a softmax model without distances runs "
+        "where this package is not installed, but translations may differ (default: %(default)s)",
+    )
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Convert one model."""
     options = make_parser().parse_args(argv)
-    convert(options.model, options.output)
+    convert(options.model, options.output, options.search)
     return 0

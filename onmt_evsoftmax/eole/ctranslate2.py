@@ -1,4 +1,4 @@
-"""CTranslate2's converter of eole's models: it knows only softmax, so a sparse one is refused."""
+"""CTranslate2's converter of eole's models: those it would run differently are refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onmt_evsoftmax.eole.config import NEEDS
 
 
 def patch_converter(module: Any) -> None:
-    """``ctranslate2.converters.eole_ct2``: sparse models are refused before anything is written."""
+    """``ctranslate2.converters.eole_ct2``: our models are refused before anything is written."""
     load = module.EoleConverter._load
 
     @functools.wraps(load)
@@ -18,8 +18,8 @@ def patch_converter(module: Any) -> None:
         path = Path(self._model_path)
         if NEEDS in (path / "config.json").read_text("utf-8"):
             raise ValueError(
-                f"{path} has sparse attention, which CTranslate2 does not have: it would decode "
-                "with softmax; use eole predict"
+                f"{path} has sparse attention or distances beside its positions, which CTranslate2 "
+                "does not have: it would decode with softmax or without them; use eole predict"
             )
         return load(self)
 

@@ -43,7 +43,7 @@ def program(*command, cwd, fails=False, **environment):
     return done.stdout + done.stderr
 
 
-def settings(corpus, normalizer, **training):
+def settings(corpus, normalizer, model=None, **training):
     """Write c.yaml here: what a small transformer on the embedded corpus is trained with."""
     paths = {"path_src": str(corpus / "train.en"), "path_tgt": str(corpus / "train.de")}
     config = {
@@ -61,6 +61,7 @@ def settings(corpus, normalizer, **training):
                 "word_vec_size": 16,
                 "position_encoding_type": "SinusoidalInterleaved",
             },
+            **(model or {}),
         },
         "training": {
             "model_path": "model",

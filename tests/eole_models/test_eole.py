@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -33,7 +34,19 @@ def test_keys():
         ({"attention_normaliser": "evsoftmax"}, "Extra inputs are not permitted"),
         ({"attention_normalizer": "posthoc"}, "posthoc is for test-time only"),
         ({"attention_normalizer": "entmax", "attention_alpha": "big"}, "alpha must be"),
-        ({"attention_normalizer": "entmax", "attention_alpha": "learn"}, "write a number"),
+        ({"attention_normalizer": "evsoftmax", "attention_alpha": "learn"}, "has no effect"),
+        ({"max_relative_positions": 0}, "greater than 0"),
+        (
+            {
+                "max_relative_positions": 4,
+                "embeddings": {"position_encoding_type": "Relative", "n_positions": 4},
+            },
+            "max_relative_positions: position_encoding_type Relative has its own distances",
+        ),
+        (
+            {"max_relative_positions": 4, "relative_positions_buckets": 8},
+            "max_relative_positions: relative_positions_buckets has its own distances",
+        ),
         ({"attention_normalizer": "sparsemax", "attention_alpha": 1.3}, "has no effect"),
     ],
 )
@@ -100,15 +113,26 @@ def test_softmax_stays_theirs():
     assert weights.min() > 0
 
 
-@pytest.mark.parametrize("positions", ["SinusoidalInterleaved", "Alibi"])
-def test_cached_steps_are_the_whole(positions):
-    """Empty slots of a cache take no part; position biases do."""
-    embeddings = {"word_vec_size": 16, "position_encoding_type": positions}
-    layer = attention("decoder", "evsoftmax", embeddings=embeddings)
+@pytest.mark.parametrize(
+    ("name", "positions", "keys"),
+    [
+        ("evsoftmax", "SinusoidalInterleaved", {}),
+        ("evsoftmax", "Alibi", {}),
+        ("evsoftmax", "Relative", {}),
+        ("evsoftmax", "Relative", {"relative_positions_buckets": 4}),
+        ("evsoftmax", "SinusoidalInterleaved", {"max_relative_positions": 2}),
+        (None, "SinusoidalInterleaved", {"max_relative_positions": 2}),
+    ],
+)
+def test_cached_steps_are_the_whole(name, positions, keys):
+    """Empty slots of a cache take no part; position biases do, from where the query stands."""
+    reach = 8 if "relative_positions_buckets" in keys else 2
+    embeddings = {"word_vec_size": 16, "position_encoding_type": positions, "n_positions": reach}
+    layer = attention("decoder", name, embeddings=embeddings, **keys)
     x = torch.randn(1, 4, 16)
     causal = torch.ones(1, 1, 4, 4, dtype=torch.bool).tril()
     whole, weights = layer(x, attn_mask=causal, return_attn=True)
-    assert (weights[causal.expand_as(weights)] == 0).any()
+    assert (weights[causal.expand_as(weights)] == 0).any() == (name is not None)
     layer.kcache, layer.vcache = torch.zeros(1, 9, 2, 8), torch.zeros(1, 9, 2, 8)
     for step in range(4):
         mask = (torch.arange(9) <= step).view(1, 1, 1, 9)
@@ -168,17 +192,18 @@ def test_faster_backends_are_shut_and_said(kind, monkeypatch, caplog):
         stock.to("meta")(*(x, x, x) if kind == "context" else (x,))
 
 
-@pytest.mark.parametrize("normalizer", SPARSE)
+@pytest.mark.parametrize("normalizer", ["softmax", *SPARSE])
 def test_train_predict_resume(normalizer, corpus, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     settings(corpus, normalizer, train_steps=50)
     eole("train -config c.yaml -log_file log")
     log = (tmp_path / "log").read_text()
     for kind in ("encoder", "decoder", "context"):
-        assert log.count(f"{kind} attention: {normalizer}; flash attention") == 1
+        said = log.count(f"{kind} attention: {normalizer}; flash attention")
+        assert said == (normalizer != "softmax")
     saved = json.loads((tmp_path / "model" / "config.json").read_text())["model"]
     assert saved["attention_normalizer"] == normalizer
-    assert saved["decoder"]["needs_package"] == "onmt_evsoftmax"
+    assert ("needs_package" in saved["decoder"]) == (normalizer != "softmax")
 
     # Padded is alone; longer than the model would say, so that there is something to compare.
     predict = (
@@ -196,7 +221,8 @@ def test_train_predict_resume(normalizer, corpus, tmp_path, monkeypatch):
 
     settings(corpus, normalizer, train_steps=60, train_from="model")
     eole("train -config c.yaml -log_file log2")
-    assert f"encoder attention: {normalizer}" in (tmp_path / "log2").read_text()
+    resumed = (tmp_path / "log2").read_text()
+    assert (f"encoder attention: {normalizer}" in resumed) == (normalizer != "softmax")
     steps = torch.load(tmp_path / "model" / "step_60" / "optimizer.pt", weights_only=False)
     assert (tmp_path / "model" / "step_60").is_dir()
     assert steps
@@ -226,12 +252,12 @@ def trained(toy, tmp_path_factory):
     return folder
 
 
-def test_cached_is_uncached(trained, toy, monkeypatch):
+def check_cache(toy):
+    """The model in this folder says the same with its cache and without."""
     from eole.models.model import get_model_class
 
-    monkeypatch.chdir(trained)
     eole(f"predict -model_path model -src {toy}/test.en -output cached -beam_size 1 -max_length 9")
-    cached = (trained / "cached").read_text().splitlines()
+    cached = Path("cached").read_text().splitlines()
     assert len(set(cached)) > 3
     config = predict_config(model_path="model", src="none")
     model, vocabs, _ = get_model_class(config.model).for_inference(config)
@@ -239,6 +265,45 @@ def test_cached_is_uncached(trained, toy, monkeypatch):
     for line, said in zip((toy / "test.en").read_text().splitlines(), cached, strict=True):
         with torch.no_grad():
             assert greedy_without_cache(model, vocabs, line, 9) == said
+
+
+def test_cached_is_uncached(trained, toy, monkeypatch):
+    monkeypatch.chdir(trained)
+    check_cache(toy)
+
+
+def test_distances_and_learned_alpha(toy, tmp_path, monkeypatch):
+    """OpenNMT-py's two: distances beside sinusoids, and an alpha for every head."""
+    from eole.models.model import BaseModel
+    from safetensors.torch import load_file
+
+    monkeypatch.chdir(tmp_path)
+    started = []
+    prepare = BaseModel._prepare_for_training
+
+    def prepare_and_look(self, *arguments):
+        prepare(self, *arguments)
+        started.extend(p for name, p in self.named_parameters() if name.endswith("pre_alpha"))
+        assert all((p == 0).all() for p in started)  # alpha 1.5, whatever eole initialises with
+
+    monkeypatch.setattr(BaseModel, "_prepare_for_training", prepare_and_look)
+    keys = {"attention_alpha": "learn", "max_relative_positions": 2}
+    settings(toy, "entmax", keys, train_steps=200, **FAST)
+    eole("train -config c.yaml -log_file log")
+    assert len(started) == 3
+    log = Path("log").read_text()
+    assert "encoder attention: entmax(alpha=learn) with distances up to 2; flash" in log
+    assert "context attention: entmax(alpha=learn); flash" in log
+    saved = json.loads(Path("model/config.json").read_text())["model"]["decoder"]
+    assert saved["max_relative_positions"] == 2
+    assert saved["needs_package"] == "onmt_evsoftmax"
+    weights = load_file("model/model.00.safetensors")
+    learned = [tensor for name, tensor in weights.items() if name.endswith("normalizer.pre_alpha")]
+    assert [tensor.shape for tensor in learned] == [(2, 1, 1)] * 3
+    assert all((tensor != 0).all() for tensor in learned)
+    distances = [n for n in weights if n.endswith("self_attn.relative_positions_embeddings.weight")]
+    assert [weights[name].shape for name in distances] == [(5, 8)] * 2
+    check_cache(toy)
 
 
 def test_key_in_prediction(trained, toy, monkeypatch):
@@ -260,6 +325,8 @@ def test_key_in_prediction(trained, toy, monkeypatch):
         ({"attention_normalizer": "evsoftmx"}, "did you mean evsoftmax"),
         ({"attention_normaliser": "evsoftmax"}, "Extra inputs are not permitted"),
         ({"model": {"attention_normalizer": "softmax"}}, "beside model_path"),
+        ({"attention_normalizer": "entmax", "attention_alpha": "learn"}, "learn is for training"),
+        ({"stop_search_after": "beam"}, "Input should be 'n_best' or 'beam_size'"),
         ({"attention_normalizer": "softmax", "engine": "ct2"}, "CTranslate2"),
     ):
         with pytest.raises(ValueError, match=reason):
@@ -293,7 +360,7 @@ def test_the_programs(trained, toy, tmp_path):
 def test_ctranslate2_refuses_a_sparse_model(trained, tmp_path):
     from ctranslate2.converters.eole_ct2 import EoleConverter
 
-    with pytest.raises(ValueError, match="sparse attention, which CTranslate2 does not have"):
+    with pytest.raises(ValueError, match="has sparse attention or distances"):
         EoleConverter(str(trained / "model")).convert(str(tmp_path / "converted"))
     assert not (tmp_path / "converted").exists()
 

@@ -8,7 +8,9 @@ from unittest import mock
 
 import pytest
 import torch
-from eole_runs import LEGACY, eole, program, settings
+from ctranslate2.converters.eole_ct2 import EoleConverter
+from eole.predict.beam_search import BeamSearchBase
+from eole_runs import BIN, LEGACY, eole, program, settings
 
 from onmt_evsoftmax.eole.convert import convert, main
 from onmt_evsoftmax.opennmt.checkpoint import load
@@ -16,10 +18,16 @@ from onmt_evsoftmax.report.console import UserError
 
 #: Options of onmt_train besides those of every model.
 MODELS = {
-    "evsoftmax": "-attention_normalizer evsoftmax -share_decoder_embeddings",
-    "softmax": "-add_qkvbias -share_vocab -share_embeddings",
-    "mixed": "-encoder_attention_normalizer sparsemax -pos_ffn_activation_fn gelu "
-    "-context_attention_normalizer entmax -attention_alpha 1.3",
+    "evsoftmax": "-position_encoding -attention_normalizer evsoftmax -share_decoder_embeddings",
+    "softmax": "-position_encoding -add_qkvbias -share_vocab -share_embeddings",
+    "mixed": "-position_encoding -encoder_attention_normalizer sparsemax "
+    "-pos_ffn_activation_fn gelu -context_attention_normalizer entmax -attention_alpha 1.3",
+    # As in recipes/demo: sinusoids and distances. Sentences are longer than the limit.
+    "evsoftmax-both": "-position_encoding -max_relative_positions 3 "
+    "-attention_normalizer evsoftmax",
+    "softmax-both": "-position_encoding -max_relative_positions 3 -add_qkvbias",
+    "distances": "-max_relative_positions 3 -decoder_attention_normalizer evsoftmax",
+    "learned": "-position_encoding -attention_normalizer entmax -attention_alpha learn",
 }
 
 
@@ -30,41 +38,102 @@ def onmt(command, line):
         main()
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_trained_by_opennmt(name, corpus, tmp_path, monkeypatch):
-    """A small model that has learned ten sentences of the demo's corpus by heart."""
-    monkeypatch.chdir(tmp_path)
+def train(corpus, options, steps):
+    """A small model that learns ten sentences of the demo's corpus; its checkpoint."""
     paths = f"{{path_src: {corpus}/test.en, path_tgt: {corpus}/test.de}}"
     Path("c.yaml").write_text(f"data: {{corpus: {paths}}}\nsave_data: run\n")
     vocabulary = f"-src_vocab {corpus}/v.src -tgt_vocab {corpus}/v.tgt"
-    if "share_vocab" in MODELS[name]:
+    if "share_vocab" in options:
         Path("v").write_text("".join((corpus / f"v.{side}").read_text() for side in ("src", "tgt")))
         vocabulary = "-src_vocab v"
     onmt(
         "train",
-        f"-config c.yaml -save_model model {vocabulary} {MODELS[name]} -seed 2 -num_workers 0 "
+        f"-config c.yaml -save_model model {vocabulary} {options} -seed 2 -num_workers 0 "
         "-encoder_type transformer -decoder_type transformer -enc_layers 2 -dec_layers 1 -heads 2 "
-        "-hidden_size 32 -word_vec_size 32 -transformer_ff 48 -position_encoding -optim adam "
-        "-learning_rate 0.005 -dropout 0 -attention_dropout 0 -bucket_size 200 "
-        "-batch_size 8 -batch_type sents -train_steps 150 -save_checkpoint_steps 150",
+        "-hidden_size 32 -word_vec_size 32 -transformer_ff 48 -optim adam -learning_rate 0.005 "
+        "-dropout 0 -attention_dropout 0 -bucket_size 200 -batch_size 8 -batch_type sents "
+        f"-train_steps {steps} -save_checkpoint_steps {steps}",
     )
-    convert("model_step_150.pt", "converted")
-    for search in ("-beam_size 1 -max_length 12", "-beam_size 3 -max_length 12"):
-        onmt("translate", f"-model model_step_150.pt -src {corpus}/test.en -output onmt {search}")
-        eole(f"predict -model_path converted -src {corpus}/test.en -output eole {search}")
-        said = Path("eole").read_text()
-        assert said == Path("onmt").read_text()
-        assert len(set(said.splitlines())) > 5
+    return f"model_step_{steps}.pt"
 
 
-def test_trained_by_opennmt_35(tmp_path, monkeypatch):
-    """tests/legacy has a model of 3.5.1, which is not in this environment, and what it said."""
+def both(model, corpus, search):
+    """What OpenNMT-py and eole say, with the same options."""
+    onmt("translate", f"-model {model} -src {corpus}/test.en -output onmt {search}")
+    eole(f"predict -model_path converted -src {corpus}/test.en -output eole {search}")
+    return Path("onmt").read_text().splitlines(), Path("eole").read_text().splitlines()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_trained_by_opennmt(name, corpus, tmp_path, monkeypatch):
+    """Learned by heart, so that there is something to say."""
     monkeypatch.chdir(tmp_path)
-    convert(LEGACY / "onmt35_step_400.pt", "converted")
+    model = train(corpus, MODELS[name], 150)
+    convert(model, "converted")
+    for search in ("-beam_size 1 -max_length 12", "-beam_size 3 -max_length 12"):
+        before, after = both(model, corpus, search)
+        assert after == before
+        assert len(set(after)) > 5
+
+
+@pytest.mark.parametrize("name", ["evsoftmax-both", "softmax-both"])
+def test_half_learned(name, corpus, tmp_path, monkeypatch):
+    """So that beams end at different times and what ends last may be best."""
+    monkeypatch.chdir(tmp_path)
+    model = train(corpus, MODELS[name], 100)
+    convert(model, "converted")
+    for search in (
+        "-beam_size 5 -max_length 30",
+        "-beam_size 5 -n_best 3 -max_length 30",
+        "-beam_size 5 -length_penalty none -max_length 30",
+    ):
+        before, after = both(model, corpus, search)
+        assert after == before
+        assert len(set(after)) > 3
+    ruled = []
+    update = BeamSearchBase.update_finished
+
+    def update_and_look(self):
+        ruled.append(hasattr(self, "best_ended"))
+        update(self)
+
+    monkeypatch.setattr(BeamSearchBase, "update_finished", update_and_look)
+    both(model, corpus, "-beam_size 5 -max_length 30")
+    assert all(ruled)
+    assert ruled
+    ruled.clear()
+    eole(f"predict -model_path converted -src {corpus}/test.en -stop_search_after n_best")
+    assert not any(ruled)
+    assert ruled
+    # Distances beside sinusoids are no more CTranslate2's than sparse attention is.
+    with pytest.raises(ValueError, match="distances beside its positions"):
+        EoleConverter("converted").convert("none")
+
+
+def test_softmax_without_this_package(tmp_path):
+    """Where the search is left to eole, a plain model is one that every eole can load."""
+    checkpoint = load(LEGACY / "evsoftmax_step_30.pt")
+    checkpoint["opt"].attention_normalizer = "softmax"
+    torch.save(checkpoint, tmp_path / "plain.pt")
+    for search in ("eole", "opennmt"):
+        main([str(tmp_path / "plain.pt"), "-o", str(tmp_path / search), "--search", search])
+    predict = f"predict -src {LEGACY}/t.en -max_length 9 -output out -model_path ".split()
+    off = {"cwd": tmp_path, "ONMT_EVSOFTMAX": "off"}
+    program(BIN / "eole", *predict, "eole", **off)
+    assert len((tmp_path / "out").read_text().splitlines()) == 20
+    assert "stop_search_after" in program(BIN / "eole", *predict, "opennmt", fails=True, **off)
+
+
+@pytest.mark.parametrize("name", ["onmt35_step_400", "onmt35_distances_step_200"])
+def test_trained_by_opennmt_35(name, tmp_path, monkeypatch):
+    """tests/legacy has models of 3.5.1, which is not in this environment, and what they said."""
+    monkeypatch.chdir(tmp_path)
+    convert(LEGACY / f"{name}.pt", "converted")
+    assert "stop_search_after" not in Path("converted/config.json").read_text()
     eole(
         f"predict -model_path converted -src {LEGACY}/t.en -output eole -beam_size 3 -max_length 30"
     )
-    assert (tmp_path / "eole").read_text() == (LEGACY / "onmt35_step_400.translations").read_text()
+    assert (tmp_path / "eole").read_text() == (LEGACY / f"{name}.translations").read_text()
 
 
 def test_resume_in_eole(toy, tmp_path, monkeypatch):
@@ -89,7 +158,9 @@ def test_what_cannot_be_converted(name, reason, tmp_path):
 @pytest.mark.parametrize(
     ("option", "value", "reason"),
     [
-        ("max_relative_positions", -1, "its positions are relative"),
+        ("max_relative_positions", -1, "its positions are rotary"),
+        ("max_relative_positions", -2, "its positions are ALiBi's"),
+        ("relative_positions_buckets", 8, "its distances are in buckets"),
         ("copy_attn", True, "it copies from the source"),
         ("num_kv", 1, "its heads share keys"),
         ("layer_norm", "rms", "its layer norm is not standard"),

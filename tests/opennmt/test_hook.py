@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -183,6 +184,15 @@ def test_callbacks_run_once_each_right_after_the_module(alone: Path) -> None:
     """)
     done = run_alone(alone, code)
     assert done.stdout == "2 [('first', 1), ('late', 2)]\n", done.stderr
+
+
+def test_neither_toolkit_is_required() -> None:
+    """transformers comes with the extra of its name; eole is never brought along."""
+    asked = metadata.requires("onmt_evsoftmax") or []
+    assert any(line.startswith("torch") for line in asked)
+    for toolkit in ("transformers", "eole"):
+        lines = [line for line in asked if line.startswith(toolkit)]
+        assert all(f'extra == "{toolkit}"' in line for line in lines)
 
 
 def test_started_twice_is_started_once(alone: Path) -> None:
