@@ -50,7 +50,7 @@ def gpu_blocker(call: Call) -> str | None:
         reasons.of_normalizer(call.choice)
         or reasons.of_bias(call)
         or reasons.of_transformation()
-        or reasons.of_positions(call)
+        or (None if call.positions is None else reasons.of_func())
         or reasons.of_gpu(call)
     )
 

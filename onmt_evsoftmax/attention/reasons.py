@@ -58,9 +58,14 @@ def of_terms(call: Call) -> str | None:
     parameter = call.choice.kernel_parameter()
     if parameter is None and call.positions is None:
         return None
+    return of_func() or (None if parameter is None else _of_parameter(call, parameter))
+
+
+def of_func() -> str | None:
+    """``torch.func`` batches what has a batch dimension, which these do not."""
     if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
         return "position terms and parameters of heads are not fused under torch.func"
-    return None if parameter is None else _of_parameter(call, parameter)
+    return None
 
 
 def _of_parameter(call: Call, parameter: Any) -> str | None:
@@ -76,11 +81,6 @@ def _of_parameter(call: Call, parameter: Any) -> str | None:
     if all(kernel and kernels.accepts(kernel, float(bound)) for bound in (least, most)):
         return None
     return f"fused {call.choice.name} is not made for {name} from {least:g} to {most:g}"
-
-
-def of_positions(call: Call) -> str | None:
-    """The GPU's kernels know no position terms."""
-    return None if call.positions is None else "the Triton kernels know no position terms"
 
 
 def of_gpu(call: Call) -> str | None:

@@ -20,7 +20,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from onmt_evsoftmax.kernels.triton import attention, rows
+from onmt_evsoftmax.kernels.triton import attention, attention_call, rows
 from onmt_evsoftmax.kernels.triton.normalizers import NAMES, load
 from onmt_evsoftmax.kernels.triton.rows import longest_tile
 from onmt_evsoftmax.kernels.triton.tiles import largest_head
@@ -110,7 +110,16 @@ def compile_for(launch: Launch, capability: int) -> Compiled:
 
 
 def attention_launches(
-    normalizer, dtype, head, capability, *, kind="keys", causal=True, dropout=True, skip=False
+    normalizer,
+    dtype,
+    head,
+    capability,
+    *,
+    kind="keys",
+    causal=True,
+    dropout=True,
+    skip=False,
+    positions=False,
 ) -> dict[str, Launch]:
     """The launches of one forward and backward pass: kernel → launch."""
 
@@ -125,10 +134,14 @@ def attention_launches(
         mask, bias = empty(2, 1, 500, 600, dtype=torch.bool), empty(1, 8, 500, 600)
     seed = empty(dtype=torch.int64) if dropout else None
     options = attention.Options(causal, 0.125, 0.1 if dropout else 0.0, seed, skip)
+    if positions:
+        table = empty(17, head, dtype=torch.float32)
+        slopes = empty(2, 8, dtype=torch.float32)
+        options = options._replace(relative_keys=table, relative_values=table, slopes=slopes)
     tensors = (query, key, value, mask, bias)
     with (
         recorded() as launches,
-        mock.patch.object(attention, "_capability", return_value=capability // 10),
+        mock.patch.object(attention_call, "capability_of", return_value=capability // 10),
     ):
         out, *rows = attention.attention_forward(normalizer, *tensors, options)
         attention.attention_backward(out, normalizer, *tensors, out, *rows, options)
@@ -168,6 +181,8 @@ class Configuration(NamedTuple):
 
 
 LIGHT, HEAVY = "key mask, causal", "mask per query, bias, causal, dropout"
+PLACED = "positions, key mask, causal"
+PLACED_HEAVY = "positions, mask per query, bias, causal, dropout"
 HEADS = {torch.bfloat16: (64, 128, 256), torch.float32: (64, 128)}
 
 

@@ -82,6 +82,9 @@ INTERPRETER = {
     "forward": Tile(64, 32, 4, 1),
     "grad_query": Tile(64, 32, 4, 1),
     "grad_key_value": Tile(32, 64, 4, 1),
+    "distances": Tile(64, 32, 4, 1),
+    "totals": Tile(64, 16, 4, 1),
+    "near": Tile(64, 32, 4, 1),
 }
 
 MAX_HEAD = 256
@@ -94,7 +97,9 @@ def largest_head(*, float32: bool, capability: int) -> int:
     return max((FLOAT32_10 if capability >= 10 else FLOAT32)["forward"])
 
 
-def tile_for(kernel: str, head: int, *, float32: bool, heavy: bool, capability: int) -> Tile:
+def tile_for(
+    kernel: str, head: int, *, float32: bool, heavy: bool, positions: bool, capability: int
+) -> Tile:
     """The tile of ``kernel`` for heads of up to ``head`` numbers (query's or value's).
 
     ``heavy`` is whether there is more than a mask of keys to do. ``capability`` is the GPU's
