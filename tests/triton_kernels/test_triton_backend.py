@@ -13,6 +13,7 @@ from where import ATTENTION, DEVICE, runs_kernels
 
 from onmt_evsoftmax import kernels, sparse_attention
 from onmt_evsoftmax.attention import Positions, backends
+from onmt_evsoftmax.attention.call import Call
 from onmt_evsoftmax.kernels.triton import available, interpreted
 from onmt_evsoftmax.normalizers import functional
 from onmt_evsoftmax.normalizers.entmax import Entmax
@@ -152,6 +153,24 @@ def test_attention_of_any_rank_and_shared_heads():
 
 
 @runs_kernels
+@pytest.mark.parametrize("name", ATTENTION)
+def test_shared_heads_are_not_copied(name, monkeypatch):
+    """The kernels find the head of keys themselves, and add up what its queries want."""
+    leaves = [random(1, heads, 20, 8, seed=i).to(DEVICE) for i, heads in enumerate((6, 2, 2))]
+    grad, mask = random(1, 6, 20, 8, seed=5).to(DEVICE), random(1, 6, 1, 20, seed=6) > -1
+
+    def attend(backend):
+        return lambda *t: sparse_attention(
+            *t, mask.to(DEVICE), enable_gqa=True, is_causal=True, normalizer=name, backend=backend
+        )
+
+    expected = outcome(attend("explicit"), leaves, grad)
+    monkeypatch.setattr(Call, "repeated", lambda call: pytest.fail("copied"))
+    for got, want in zip(outcome(attend("triton"), leaves, grad), expected, strict=True):
+        torch.testing.assert_close(got, want, atol=2e-5, rtol=1e-4)
+
+
+@runs_kernels
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_types_equal_the_cpu_kernels(dtype):
     """Both compute scores and thresholds in float32; the GPU's multiply rounded probabilities."""
@@ -166,10 +185,13 @@ def test_half_types_equal_the_cpu_kernels(dtype):
 
 @runs_kernels
 def test_attention_can_be_differentiated_twice_and_batched():
-    leaves = [random(1, 2, 9, 8, seed=i).to(DEVICE).requires_grad_() for i in range(3)]
+    leaves = [
+        random(1, heads, 9, 8, seed=i).to(DEVICE).requires_grad_()
+        for i, heads in enumerate((4, 2, 2))
+    ]
 
     def second(backend):
-        out = sparse_attention(*leaves, is_causal=True, backend=backend)
+        out = sparse_attention(*leaves, is_causal=True, enable_gqa=True, backend=backend)
         first = torch.autograd.grad(out.square().sum(), leaves, create_graph=True)
         return torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
 
