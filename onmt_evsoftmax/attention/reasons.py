@@ -92,7 +92,9 @@ def of_gpu(call: Call) -> str | None:
     assert record.attention_kernel is not None
     if call.choice.kernel_parameter() is not None:
         return f"there is no Triton attention for {record.name} of any {record.attention_parameter}"
-    return serving.attention_blocker(record.attention_kernel, call.query, call.value)
+    return serving.attention_blocker(
+        record.attention_kernel, call.query, call.value, call.positions is not None
+    )
 
 
 def of_transformation() -> str | None:

@@ -317,15 +317,24 @@ def test_positions_are_compiled_and_differentiated_twice():
 
 
 @runs_kernels
-def test_the_hidden_parts_of_opennmt_use_it(forced):
-    """As OpenNMT-py calls it: a mask that is True where keys are excluded, dropout in training."""
+@pytest.mark.parametrize("positions", [0, 2])
+def test_the_hidden_parts_of_opennmt_use_it(positions, forced, monkeypatch):
+    """As OpenNMT-py calls it: a mask that is True where keys are excluded, dropout in training.
+
+    Its start-up line calls both fused.
+    """
     pytest.importorskip("onmt")
     from onmt.modules.multi_headed_attn import MultiHeadedAttention
 
     from onmt_evsoftmax import get_normalizer
     from onmt_evsoftmax.opennmt.modules import NOBODY, AttentionNormalizer, fuse
 
-    attention = MultiHeadedAttention(2, 16, dropout=0.0).to(DEVICE)
+    ran = []
+    triton = backends.BACKENDS["triton"]
+    counted = triton._replace(run=lambda call: ran.append(call) or triton.run(call))
+    monkeypatch.setitem(backends.BACKENDS, "triton", counted)
+    options = {"max_relative_positions": positions, "attn_type": "self"}
+    attention = MultiHeadedAttention(2, 16, dropout=0.0, **options).to(DEVICE)
     attention.softmax = AttentionNormalizer(get_normalizer("evsoftmax"))
     x, excluded = random(2, 9, 16).to(DEVICE), torch.zeros(2, 1, 9, dtype=torch.bool)
     excluded[1, :, 5:] = True
@@ -334,6 +343,7 @@ def test_the_hidden_parts_of_opennmt_use_it(forced):
     fuse(attention, NOBODY)
     out, matrix = attention(x, x, x, mask=excluded)
     assert matrix.size(-1) == 0
+    assert [call.positions is not None for call in ran] == [positions != 0]
     torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-4)
 
 

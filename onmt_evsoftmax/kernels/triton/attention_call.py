@@ -111,7 +111,8 @@ class Call:
         assert query is not None
         float32 = query.dtype == torch.float32
         capability = capability_of(query)
-        largest = largest_head(float32=float32, capability=capability)
+        positions = self.options.positions
+        largest = largest_head(float32=float32, positions=positions, capability=capability)
         if self.head > largest:
             raise ValueError(f"attention of {query.dtype} takes heads of up to {largest} numbers")
         return tile_for(
@@ -119,7 +120,7 @@ class Call:
             self.head,
             float32=float32,
             heavy=self.heavy,
-            positions=self.options.positions,
+            positions=positions,
             capability=capability,
         )
 
