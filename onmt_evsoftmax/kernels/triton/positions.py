@@ -107,7 +107,7 @@ def gradient(by_distance: Tensor, vectors: Tensor, table: Tensor, scale: float =
     with _in_float32(vectors):
         axes = [0, 1, 2]
         found = torch.tensordot(by_distance, vectors.float(), dims=(axes, axes)) * scale
-    return found if found.shape == table.shape else found.sum(0, keepdim=True)
+    return (found if found.shape == table.shape else found.sum(0, keepdim=True)).to(table.dtype)
 
 
 def _at_least_three(table: Tensor) -> Tensor:
