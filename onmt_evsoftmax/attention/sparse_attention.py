@@ -77,8 +77,18 @@ def sparse_attention(
     choice = Choice.of(normalizer)
     key_mask = _as_key_mask(attn_mask)
     options = (is_causal, scale, dropout_p, seed)
-    call = Call(query, key, value, attn_mask, key_mask, *options, choice, leading, positions)
-    call = call._replace(heads_per_key=shared)
+    call = Call(
+        query,
+        key,
+        value,
+        attn_mask,
+        key_mask,
+        *options,
+        choice,
+        leading,
+        positions,
+        heads_per_key=shared,
+    )
     out = backends.compute(call, backend)
     return out if dtype is None else out.to(dtype)
 
