@@ -32,7 +32,8 @@ LIGHT: Table = {
 LIGHT_9: Table = {
     **LIGHT,
     "thresholds": {64: Tile(32, 32, 4, 2), 128: Tile(32, 32, 4, 1), 256: Tile(32, 32, 4, 1)},
-    "forward": {64: Tile(64, 64, 4, 2), 128: Tile(64, 64, 4, 2), 256: Tile(64, 32, 8, 1)},
+    "forward": {64: Tile(64, 64, 4, 2), 128: Tile(64, 64, 4, 2), 256: Tile(32, 32, 8, 1)},
+    "grad_query": {64: Tile(64, 32, 4, 2), 128: Tile(64, 32, 4, 2), 256: Tile(32, 32, 8, 1)},
     "grad_key_value": {64: Tile(32, 64, 4, 2), 128: Tile(32, 64, 4, 2), 256: Tile(32, 32, 8, 1)},
 }
 #: With dropout, a bias or a mask for every query, and for searched thresholds: all of these take
