@@ -119,6 +119,7 @@ class Call:
             kernel,
             self.head,
             float32=float32,
+            mean=self.functions.mean,
             heavy=self.heavy,
             positions=positions,
             capability=capability,

@@ -68,10 +68,12 @@ FLOAT32: Table = {
     "grad_query": {64: Tile(16, 32, 4, 1), 128: Tile(16, 16, 8, 1)},
     "grad_key_value": {64: Tile(32, 32, 8, 1), 128: Tile(16, 16, 8, 1)},
 }
-#: The same on Hopper, whose code for searched thresholds takes more registers.
+#: The same on Hopper, whose code takes more registers. An entry ``mean_…`` is for a normalizer whose
+#: threshold is the mean: here no tile serves both kinds.
 FLOAT32_9: Table = {
     **FLOAT32,
-    "searched_thresholds": {64: Tile(16, 32, 4, 1), 128: Tile(16, 32, 4, 1)},
+    "searched_thresholds": {64: Tile(16, 32, 4, 1), 128: Tile(16, 32, 8, 1)},
+    "mean_grad_query": {64: Tile(16, 32, 4, 1), 128: Tile(16, 16, 4, 1)},
 }
 #: The same on Blackwell, where heads above 64 spill.
 FLOAT32_10: Table = {
@@ -152,17 +154,26 @@ def largest_head(*, float32: bool, positions: bool, capability: int) -> int:
 
 
 def tile_for(
-    kernel: str, head: int, *, float32: bool, heavy: bool, positions: bool, capability: int
+    kernel: str,
+    head: int,
+    *,
+    float32: bool,
+    mean: bool,
+    heavy: bool,
+    positions: bool,
+    capability: int,
 ) -> Tile:
     """The tile of ``kernel`` for heads of up to ``head`` numbers (query's or value's).
 
-    ``heavy`` is whether there is more than a mask of keys to do, ``positions`` whether distances
-    matter. ``capability`` is the GPU's generation, 8 for A100, 9 for H100, or 0 for the
-    interpreter.
+    ``mean`` is whether the threshold is the mean, ``heavy`` whether there is more than a mask of
+    keys to do, ``positions`` whether distances matter. ``capability`` is the GPU's generation, 8
+    for A100, 9 for H100, or 0 for the interpreter.
     """
     if capability == 0:
         return INTERPRETER[kernel]
     table = _table(float32, heavy, positions, capability)
+    if mean and f"mean_{kernel}" in table:
+        kernel = f"mean_{kernel}"
     return next(tile for largest, tile in table[kernel].items() if head <= largest)
 
 
