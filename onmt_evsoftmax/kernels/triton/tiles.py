@@ -68,8 +68,8 @@ FLOAT32: Table = {
     "grad_query": {64: Tile(16, 32, 4, 1), 128: Tile(16, 16, 8, 1)},
     "grad_key_value": {64: Tile(32, 32, 8, 1), 128: Tile(16, 16, 8, 1)},
 }
-#: The same on Hopper, whose code takes more registers. An entry ``mean_…`` is for a normalizer whose
-#: threshold is the mean: here no tile serves both kinds.
+#: The same on Hopper, whose code takes more registers. ``mean_…`` is for a normalizer whose threshold
+#: is the mean: no tile serves both kinds.
 FLOAT32_9: Table = {
     **FLOAT32,
     "searched_thresholds": {64: Tile(16, 32, 4, 1), 128: Tile(16, 32, 8, 1)},
