@@ -63,13 +63,13 @@ HEAVY_9: Table = {
 #: float32, whose products take three times the operands; with heads above 128 every tile spills.
 FLOAT32: Table = {
     "thresholds": {64: Tile(32, 32, 4, 2), 128: Tile(16, 16, 4, 1)},
-    "searched_thresholds": {64: Tile(32, 32, 8, 1), 128: Tile(16, 32, 4, 1)},
+    "searched_thresholds": {64: Tile(32, 32, 8, 1), 128: Tile(16, 32, 8, 1)},
     "forward": {64: Tile(32, 32, 8, 1), 128: Tile(16, 32, 8, 1)},
     "grad_query": {64: Tile(16, 32, 4, 1), 128: Tile(16, 16, 8, 1)},
     "grad_key_value": {64: Tile(32, 32, 8, 1), 128: Tile(16, 16, 8, 1)},
 }
-#: The same on Hopper, whose code takes more registers. ``mean_…`` is for a normalizer whose threshold
-#: is the mean: no tile serves both kinds.
+#: The same on Hopper, whose code takes more registers. ``mean_…`` is for a normalizer whose
+#: threshold is the mean: no tile serves both kinds.
 FLOAT32_9: Table = {
     **FLOAT32,
     "searched_thresholds": {64: Tile(16, 32, 4, 1), 128: Tile(16, 32, 8, 1)},
