@@ -22,11 +22,12 @@ class Backend(NamedTuple):
     blocker: Callable[[Call], str | None]  # why it cannot compute a call, or None
     run: Callable[[Call], Tensor]
     worth: Callable[[Call], bool] = lambda call: True  # ``auto`` takes it only then
+    shares_heads: bool = False  # whether ``run`` takes fewer heads of key and value than of query
 
 
 BACKENDS = {
     "fused": Backend(fused.blocker, fused.run),
-    "triton": Backend(fused.gpu_blocker, fused.run_on_gpu),
+    "triton": Backend(fused.gpu_blocker, fused.run_on_gpu, shares_heads=True),
     # Slower than the explicit backend, but without its memory.
     "blocks": Backend(blocks.blocker, blocks.run, blocks.is_worth_it),
     "explicit": Backend(explicit.blocker, explicit.run),
@@ -39,9 +40,10 @@ def compute(call: Call, backend: str) -> Tensor:
     if backend == "auto":
         names = [name for name, found in BACKENDS.items() if found.worth(call)]
     for name in names:
-        obstacle = BACKENDS[name].blocker(call)
+        chosen = BACKENDS[name]
+        obstacle = chosen.blocker(call)
         if obstacle is None:
-            return BACKENDS[name].run(call)
+            return chosen.run(call if chosen.shares_heads else call.repeated())
     raise ValueError(f"{name} attention is not possible here: {obstacle}")
 
 

@@ -64,7 +64,10 @@ class Choice(NamedTuple):
 
 
 class Call(NamedTuple):
-    """Shapes: query (…, L, E), key (…, S, E), value (…, S, V), all of one type."""
+    """Shapes: query (…, L, E), key (…, S, E), value (…, S, V), all of one type.
+
+    Key and value have as many heads (dimension −3) as the query, or fewer: ``heads_per_key``.
+    """
 
     query: Tensor
     key: Tensor
@@ -80,12 +83,24 @@ class Call(NamedTuple):
     positions: Positions | None = None
     #: Where this is part of a call: its first query, and of how many; what is dropped is the same.
     rows: tuple[int, int] | None = None
+    #: How many neighbouring heads of the query share one head of key and value.
+    heads_per_key: int = 1
+
+    def repeated(self) -> Call:
+        """With as many heads of key and value as the query has."""
+        if self.heads_per_key == 1:
+            return self
+        key, value = (t.repeat_interleave(self.heads_per_key, -3) for t in (self.key, self.value))
+        return self._replace(key=key, value=value, heads_per_key=1)
 
     def expanded(self) -> Call:
         """With all tensors in the whole of the leading dimensions."""
+        shared = self.leading
+        if self.heads_per_key > 1:
+            shared = torch.Size((*shared[:-1], shared[-1] // self.heads_per_key))
         q, k, v = (
-            t if t.shape[:-2] == self.leading else t.expand(*self.leading, *t.shape[-2:])
-            for t in self[:3]
+            t if t.shape[:-2] == leading else t.expand(*leading, *t.shape[-2:])
+            for t, leading in zip(self[:3], (self.leading, shared, shared), strict=True)
         )
         key_mask = self.key_mask
         if key_mask is not None:

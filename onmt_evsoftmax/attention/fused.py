@@ -50,7 +50,7 @@ def gpu_blocker(call: Call) -> str | None:
         reasons.of_normalizer(call.choice)
         or reasons.of_bias(call)
         or reasons.of_transformation()
-        or reasons.of_positions(call)
+        or (None if call.positions is None else reasons.of_func())
         or reasons.of_gpu(call)
     )
 
@@ -261,7 +261,8 @@ def _explicit(
             Positions(now.get("keys"), now.get("values"), slopes, offset)
             if "keys" in now or slopes is not None
             else None,
-        )
+            heads_per_key=now["query"].size(1) // max(now["key"].size(1), 1),
+        ).repeated()
 
     grads = dict(zip(given, explicit.gradients(grad, call_of, list(given.values())), strict=True))
     assert query is not None

@@ -58,9 +58,14 @@ def of_terms(call: Call) -> str | None:
     parameter = call.choice.kernel_parameter()
     if parameter is None and call.positions is None:
         return None
+    return of_func() or (None if parameter is None else _of_parameter(call, parameter))
+
+
+def of_func() -> str | None:
+    """``torch.func`` batches what has a batch dimension, which these do not."""
     if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
         return "position terms and parameters of heads are not fused under torch.func"
-    return None if parameter is None else _of_parameter(call, parameter)
+    return None
 
 
 def _of_parameter(call: Call, parameter: Any) -> str | None:
@@ -78,11 +83,6 @@ def _of_parameter(call: Call, parameter: Any) -> str | None:
     return f"fused {call.choice.name} is not made for {name} from {least:g} to {most:g}"
 
 
-def of_positions(call: Call) -> str | None:
-    """The GPU's kernels know no position terms."""
-    return None if call.positions is None else "the Triton kernels know no position terms"
-
-
 def of_gpu(call: Call) -> str | None:
     """Triton, a GPU that it multiplies matrices on, and a tile for heads of this size."""
     if kernels.chosen() == "torch":
@@ -92,7 +92,9 @@ def of_gpu(call: Call) -> str | None:
     assert record.attention_kernel is not None
     if call.choice.kernel_parameter() is not None:
         return f"there is no Triton attention for {record.name} of any {record.attention_parameter}"
-    return serving.attention_blocker(record.attention_kernel, call.query, call.value)
+    return serving.attention_blocker(
+        record.attention_kernel, call.query, call.value, call.positions is not None
+    )
 
 
 def of_transformation() -> str | None:

@@ -61,9 +61,10 @@ def sparse_attention(
     dtype = None
     if not query.is_meta and torch.is_autocast_enabled(query.device.type):
         query, key, value, dtype = _under_autocast(query, key, value)
+    shared = 1
     if enable_gqa:
-        key, value = _repeat_heads(query, key), _repeat_heads(query, value)
-    leading = _check_shapes(query, key, value, attn_mask)
+        key, value, shared = _shared_heads(query, key, value)
+    leading = _check_shapes(query, key, value, attn_mask, shared)
     if positions is not None:
         positions.check(query, value, leading)
         positions = positions.to(query.dtype)
@@ -76,7 +77,18 @@ def sparse_attention(
     choice = Choice.of(normalizer)
     key_mask = _as_key_mask(attn_mask)
     options = (is_causal, scale, dropout_p, seed)
-    call = Call(query, key, value, attn_mask, key_mask, *options, choice, leading, positions)
+    call = Call(
+        query,
+        key,
+        value,
+        attn_mask,
+        key_mask,
+        *options,
+        choice,
+        leading,
+        positions,
+        heads_per_key=shared,
+    )
     out = backends.compute(call, backend)
     return out if dtype is None else out.to(dtype)
 
@@ -154,19 +166,29 @@ def _under_autocast(
     return *tensors, torch.get_autocast_dtype(query.device.type)  # type: ignore[return-value]
 
 
-def _repeat_heads(query: Tensor, tensor: Tensor) -> Tensor:
-    """Key or value (…, H, S, size) with as many heads as the query, each one repeated."""
-    heads = query.size(-3) if query.dim() > 2 else 0
-    shared = tensor.size(-3) if tensor.dim() > 2 else 0
-    if not heads or not shared or heads % shared:
-        raise ValueError(
-            f"enable_gqa needs (…, heads, length, size), the {heads} heads of the query a multiple "
-            f"of those of key and value, {shared}"
-        )
-    return tensor if heads == shared else tensor.repeat_interleave(heads // shared, -3)
+def _shared_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, int]:
+    """Key and value (…, heads, S, size), and how many heads of the query share one of them.
+
+    Where the two have different numbers of heads, both get those of the query.
+    """
+    shares = []
+    for tensor in (key, value):
+        heads, shared = (t.size(-3) if t.dim() > 2 else 0 for t in (query, tensor))
+        if not heads or not shared or heads % shared:
+            raise ValueError(
+                f"enable_gqa needs (…, heads, length, size), the {heads} heads of the query a "
+                f"multiple of those of key and value, {shared}"
+            )
+        shares.append(heads // shared)
+    if shares[0] == shares[1]:
+        return key, value, shares[0]
+    key, value = (t.repeat_interleave(n, -3) for t, n in zip((key, value), shares, strict=True))
+    return key, value, 1
 
 
-def _check_shapes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> torch.Size:
+def _check_shapes(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, heads_per_key: int
+) -> torch.Size:
     """Refuse what does not fit; return the dimensions before (length, size), broadcast."""
     if min(query.dim(), key.dim(), value.dim()) < 2:
         raise ValueError("query, key and value must have at least the dimensions (length, size)")
@@ -180,9 +202,11 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
             "query, key and value must have one floating-point type, not "
             f"{query.dtype}, {key.dtype} and {value.dtype}"
         )
-    leading = query.shape[:-2]
-    if not leading == key.shape[:-2] == value.shape[:-2]:
-        leading = _broadcast(leading, key.shape[:-2], value.shape[:-2])
+    leading, *others = (t.shape[:-2] for t in (query, key, value))
+    if heads_per_key > 1:
+        others = [torch.Size((*shape[:-1], shape[-1] * heads_per_key)) for shape in others]
+    if not all(shape == leading for shape in others):
+        leading = _broadcast(leading, *others)
     if mask is None:
         return leading
     if mask.dtype != torch.bool and not mask.is_floating_point():

@@ -232,11 +232,11 @@ def attention_forward(namespace: str, kernel: str, query: Tensor, *rest: Any) ->
     """(out, what the backward pass needs); see :func:`fused.attention_forward`.
 
     ``namespace`` is that of the operators: :data:`ON_CPU`, or :data:`ON_GPU`, where there must be
-    neither alpha nor position terms.
+    no alpha.
     """
     if namespace == ON_GPU:
         return torch.ops.onmt_evsoftmax_triton.attention_forward(
-            kernel, query, *rest[:4], *rest[9:]
+            kernel, query, *rest[:4], *rest[9:], False, *rest[5:9]
         )
     if transformed(query):
         return torch.ops.onmt_evsoftmax.attention_forward(kernel, query, *rest)
@@ -246,10 +246,11 @@ def attention_forward(namespace: str, kernel: str, query: Tensor, *rest: Any) ->
 def attention_backward(namespace: str, grad: Tensor, kernel: str, *rest: Any) -> fused.Gradients:
     """Gradients of query, key, value, …; see :func:`fused.attention_backward`."""
     if namespace == ON_GPU:
-        grads = torch.ops.onmt_evsoftmax_triton.attention_backward(
-            grad, kernel, *rest[:5], *rest[9:13], *rest[14:]
+        # In `rest`: five tensors, alpha, three terms, five results of the forward pass, offset, …
+        *grads, keys, values = torch.ops.onmt_evsoftmax_triton.attention_backward(
+            grad, kernel, *rest[:5], *rest[9:14], *rest[15:], False, *rest[6:9], rest[14]
         )
-        return *grads, *fused.gradients_of_terms(grad, None, None, None)
+        return *grads, *fused.gradients_of_terms(grad, None, keys, values)
     if transformed(grad):
         return torch.ops.onmt_evsoftmax.attention_backward(grad, kernel, *rest)
     return fused.attention_backward(grad, kernel, *rest)

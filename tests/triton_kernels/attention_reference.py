@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 
 class Expected(NamedTuple):
     out: np.ndarray
-    grads: tuple[np.ndarray, np.ndarray, np.ndarray]
+    grads: tuple[np.ndarray, ...]  # of query, key, value, and relative keys and values if given
     p: np.ndarray
     clear: np.ndarray  # rows whose support rounding cannot change
 
@@ -40,14 +40,51 @@ def _evsoftmax(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
+class Places(NamedTuple):
+    """Position terms, as ``attention/positions.py`` explains them; slopes are (B, H)."""
+
+    relative_keys: Any = None
+    relative_values: Any = None
+    slopes: Any = None
+    offset: int = 0
+
+    def one_hot(self, queries: int, keys: int) -> np.ndarray:
+        """(L, S, 2w + 1): 1 at the clipped distance of each pair."""
+        size = len(self.relative_keys if self.relative_keys is not None else self.relative_values)
+        window = size // 2
+        rows = np.clip(self.distances(queries, keys), -window, window) + window
+        return np.eye(size)[rows]
+
+    def distances(self, queries: int, keys: int) -> np.ndarray:
+        return np.arange(keys) - np.arange(queries)[:, None] - self.offset
+
+
 def reference(
-    name, query, key, value, grad, scale, mask=None, bias=None, causal=False, factor=None
+    name,
+    query,
+    key,
+    value,
+    grad,
+    scale,
+    mask=None,
+    bias=None,
+    causal=False,
+    factor=None,
+    places=None,
 ) -> Expected:
     """Result and gradients; ``grad`` counts in clear rows only."""
     q, k, v, g = (t.double().numpy() for t in (query, key, value, grad))
     group = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, group, 1), np.repeat(v, group, 1)
     scores = q @ k.swapaxes(-1, -2) * scale
+    places = Places() if places is None else places
+    rk, rv, slopes = (None if t is None else t.double().numpy() for t in places[:3])
+    at = places.one_hot(q.shape[2], k.shape[2]) if rk is not None or rv is not None else None
+    if rk is not None:
+        scores = scores + np.einsum("bhle,me,lsm->bhls", q, rk, at, optimize=True) * scale
+    if slopes is not None:
+        distances = np.abs(places.distances(q.shape[2], k.shape[2]))
+        scores = scores - slopes[:, :, None, None] * distances
     if bias is not None:
         scores = scores + bias.double().numpy()
     valid = np.ones(scores.shape, dtype=bool)
@@ -66,19 +103,25 @@ def reference(
     clear = distance > 1e-5
     m = 1.0 if factor is None else factor.double().numpy().reshape(p.shape)
     g = np.where(clear[..., None], g, 0)
-    dp = (g @ v.swapaxes(-1, -2)) * m
+    dp = g @ v.swapaxes(-1, -2)
+    out, more = (p * m) @ v, []
+    if rv is not None:
+        dp = dp + np.einsum("bhlv,mv,lsm->bhls", g, rv, at, optimize=True)
+        out = out + np.einsum("bhls,lsm,mv->bhlv", p * m, at, rv, optimize=True)
+    dp = dp * m
     total = slope.sum(-1, keepdims=True)
     delta = (slope * dp).sum(-1, keepdims=True) / np.where(total > 0, total, 1)
     ds = slope * (dp - delta) * scale
+    of_query = ds @ k
+    if rk is not None:
+        of_query = of_query + np.einsum("bhls,lsm,me->bhle", ds, at, rk, optimize=True)
+        more.append(np.einsum("bhls,lsm,bhle->me", ds, at, q, optimize=True))
+    if rv is not None:
+        more.append(np.einsum("bhls,lsm,bhlv->mv", p * m, at, g, optimize=True))
     of_key, of_value = ds.swapaxes(-1, -2) @ q, (p * m).swapaxes(-1, -2) @ g
     shape = (q.shape[0], -1, group)
-    return Expected(
-        (p * m) @ v,
-        (
-            ds @ k,
-            of_key.reshape(*shape, *of_key.shape[2:]).sum(2),
-            of_value.reshape(*shape, *of_value.shape[2:]).sum(2),
-        ),
-        p,
-        clear,
+    shared = (
+        of_key.reshape(*shape, *of_key.shape[2:]).sum(2),
+        of_value.reshape(*shape, *of_value.shape[2:]).sum(2),
     )
+    return Expected(out, (of_query, *shared, *more), p, clear)

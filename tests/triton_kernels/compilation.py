@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from onmt_evsoftmax.kernels.triton import attention, rows
+from onmt_evsoftmax.kernels.triton import attention, attention_call, rows
 from onmt_evsoftmax.kernels.triton.normalizers import NAMES, load
 from onmt_evsoftmax.kernels.triton.rows import longest_tile
 from onmt_evsoftmax.kernels.triton.tiles import largest_head
@@ -110,7 +111,16 @@ def compile_for(launch: Launch, capability: int) -> Compiled:
 
 
 def attention_launches(
-    normalizer, dtype, head, capability, *, kind="keys", causal=True, dropout=True, skip=False
+    normalizer,
+    dtype,
+    head,
+    capability,
+    *,
+    kind="keys",
+    causal=True,
+    dropout=True,
+    skip=False,
+    positions=False,
 ) -> dict[str, Launch]:
     """The launches of one forward and backward pass: kernel → launch."""
 
@@ -125,10 +135,14 @@ def attention_launches(
         mask, bias = empty(2, 1, 500, 600, dtype=torch.bool), empty(1, 8, 500, 600)
     seed = empty(dtype=torch.int64) if dropout else None
     options = attention.Options(causal, 0.125, 0.1 if dropout else 0.0, seed, skip)
+    if positions:
+        table = empty(17, head, dtype=torch.float32)
+        slopes = empty(2, 8, dtype=torch.float32)
+        options = options._replace(relative_keys=table, relative_values=table, slopes=slopes)
     tensors = (query, key, value, mask, bias)
     with (
         recorded() as launches,
-        mock.patch.object(attention, "_capability", return_value=capability // 10),
+        mock.patch.object(attention_call, "capability_of", return_value=capability // 10),
     ):
         out, *rows = attention.attention_forward(normalizer, *tensors, options)
         attention.attention_backward(out, normalizer, *tensors, out, *rows, options)
@@ -168,31 +182,51 @@ class Configuration(NamedTuple):
 
 
 LIGHT, HEAVY = "key mask, causal", "mask per query, bias, causal, dropout"
+PLACED = "positions, key mask, causal"
+PLACED_HEAVY = "positions, mask per query, bias, causal, dropout"
 HEADS = {torch.bfloat16: (64, 128, 256), torch.float32: (64, 128)}
 
 
-def attention_configurations(capability: int) -> list[Configuration]:
-    """Every tile of the table, with the most that it may have to do.
+def _kinds(normalizer: str, dtype: torch.dtype) -> dict[str, dict[str, Any]]:
+    """What is compiled of a normalizer: name → options of :func:`attention_launches`.
 
-    That is the work of the normalizer with the longest functions, of those that search their
-    threshold; the others' are shorter.
+    Tiles that also serve less are compiled with the most that they may have to do.
     """
+    kinds: dict[str, dict[str, Any]] = {HEAVY: {"kind": "queries"}}
+    if load(normalizer).mean and dtype != torch.float32:
+        kinds[LIGHT] = {"dropout": False}
+    kinds[PLACED_HEAVY] = {"kind": "queries", "positions": True}
+    if load(normalizer).mean:  # the mean in closed form
+        kinds[PLACED] = {"dropout": False, "positions": True}
+    return kinds
+
+
+#: Without a mask per query or a bias these do more, or something else.
+MEANS = ("mean_thresholds", "distance_totals")
+
+
+def attention_configurations(capability: int) -> list[Configuration]:
+    """Every tile of the table, for every normalizer."""
     found = []
     attending = [name for name in NAMES if load(name).attention_weights is not None]
     for dtype, heads in HEADS.items():
-        for head in heads:
-            if head > largest_head(float32=dtype == torch.float32, capability=capability // 10):
-                continue
-            for normalizer in attending:
-                kinds = {HEAVY: {"kind": "queries"}}
-                if load(normalizer).mean and dtype != torch.float32:
-                    kinds[LIGHT] = {"kind": "keys", "dropout": False}
-                for extras, options in kinds.items():
-                    launches = attention_launches(normalizer, dtype, head, capability, **options)
-                    found += [
-                        Configuration(name, normalizer, TYPES[dtype], str(head), extras, launch)
-                        for name, launch in launches.items()
-                    ]
+        for head, normalizer in itertools.product(heads, attending):
+            for extras, options in _kinds(normalizer, dtype).items():
+                positions = "positions" in options
+                largest = largest_head(
+                    float32=dtype == torch.float32,
+                    positions=positions,
+                    capability=capability // 10,
+                )
+                if head > largest:
+                    continue
+                launches = attention_launches(normalizer, dtype, head, capability, **options)
+                found += [
+                    Configuration(name, normalizer, TYPES[dtype], str(head), extras, launch)
+                    for name, launch in launches.items()
+                    if (extras != PLACED or name in MEANS)
+                    and (name != "distance_products" or load(normalizer).mean)
+                ]
     return found
 
 
@@ -219,10 +253,14 @@ def configurations(capability: int) -> list[Configuration]:
 
 def in_ci(capability: int, one: Configuration) -> bool:
     """Whether it is compiled for every change: what an A100 runs (without the sizes and types that
-    are rare), and attention with heads of 64 for an H100; one normalizer of each kind."""
+    are rare), and attention with heads of 64 for an H100; one normalizer of each kind. With
+    position terms, 16 bits and heads of 64."""
     if "rows" in one.kernel:
         return capability == 80 and one.dtype == "fp32"
-    sizes = ("64", "128") if capability == 80 and one.dtype == "bf16" else ("64",)
+    if "positions" in one.extras and one.dtype != "bf16":
+        return False
+    more = capability == 80 and one.dtype == "bf16" and "positions" not in one.extras
+    sizes = ("64", "128") if more else ("64",)
     return capability in (80, 90) and one.normalizer != "sparsemax" and one.size in sizes
 
 

@@ -13,6 +13,7 @@ from where import ATTENTION, DEVICE, runs_kernels
 
 from onmt_evsoftmax import kernels, sparse_attention
 from onmt_evsoftmax.attention import Positions, backends
+from onmt_evsoftmax.attention.call import Call
 from onmt_evsoftmax.kernels.triton import available, interpreted
 from onmt_evsoftmax.normalizers import functional
 from onmt_evsoftmax.normalizers.entmax import Entmax
@@ -152,6 +153,24 @@ def test_attention_of_any_rank_and_shared_heads():
 
 
 @runs_kernels
+@pytest.mark.parametrize("name", ATTENTION)
+def test_shared_heads_are_not_copied(name, monkeypatch):
+    """The kernels find the head of keys themselves, and add up what its queries want."""
+    leaves = [random(1, heads, 20, 8, seed=i).to(DEVICE) for i, heads in enumerate((6, 2, 2))]
+    grad, mask = random(1, 6, 20, 8, seed=5).to(DEVICE), random(1, 6, 1, 20, seed=6) > -1
+
+    def attend(backend):
+        return lambda *t: sparse_attention(
+            *t, mask.to(DEVICE), enable_gqa=True, is_causal=True, normalizer=name, backend=backend
+        )
+
+    expected = outcome(attend("explicit"), leaves, grad)
+    monkeypatch.setattr(Call, "repeated", lambda call: pytest.fail("copied"))
+    for got, want in zip(outcome(attend("triton"), leaves, grad), expected, strict=True):
+        torch.testing.assert_close(got, want, atol=2e-5, rtol=1e-4)
+
+
+@runs_kernels
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_types_equal_the_cpu_kernels(dtype):
     """Both compute scores and thresholds in float32; the GPU's multiply rounded probabilities."""
@@ -166,10 +185,13 @@ def test_half_types_equal_the_cpu_kernels(dtype):
 
 @runs_kernels
 def test_attention_can_be_differentiated_twice_and_batched():
-    leaves = [random(1, 2, 9, 8, seed=i).to(DEVICE).requires_grad_() for i in range(3)]
+    leaves = [
+        random(1, heads, 9, 8, seed=i).to(DEVICE).requires_grad_()
+        for i, heads in enumerate((4, 2, 2))
+    ]
 
     def second(backend):
-        out = sparse_attention(*leaves, is_causal=True, backend=backend)
+        out = sparse_attention(*leaves, is_causal=True, enable_gqa=True, backend=backend)
         first = torch.autograd.grad(out.square().sum(), leaves, create_graph=True)
         return torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
 
@@ -222,32 +244,97 @@ def test_auto_takes_it_where_it_is_forced_or_on_a_gpu(monkeypatch):
 
 
 @runs_kernels
-def test_positions_and_alphas_of_heads_are_left_to_others():
+def test_alphas_of_heads_are_left_to_others():
     tensors = [random(1, 2, 9, 8, seed=i).to(DEVICE) for i in range(3)]
-    slopes = Positions(slopes=torch.tensor([0.1, 0.2], device=DEVICE))
     learned = Entmax("learn", heads=2).to(DEVICE)
-    for options, reason in (
-        ({"positions": slopes}, "know no position terms"),
-        ({"normalizer": learned}, "no Triton attention for entmax of any alpha"),
-    ):
-        with kernels.using("triton"):
-            with pytest.raises(ValueError, match=reason):
-                sparse_attention(*tensors, **options, backend="triton")
-            found = sparse_attention(*tensors, **options)
-        expected = sparse_attention(*tensors, **options, backend="explicit")
-        torch.testing.assert_close(found, expected)
+    with kernels.using("triton"):
+        with pytest.raises(ValueError, match="no Triton attention for entmax of any alpha"):
+            sparse_attention(*tensors, normalizer=learned, backend="triton")
+        found = sparse_attention(*tensors, normalizer=learned)
+    expected = sparse_attention(*tensors, normalizer=learned, backend="explicit")
+    torch.testing.assert_close(found, expected)
 
 
 @runs_kernels
-def test_the_hidden_parts_of_opennmt_use_it(forced):
-    """As OpenNMT-py calls it: a mask that is True where keys are excluded, dropout in training."""
+@pytest.mark.parametrize("name", ATTENTION)
+def test_positions_are_those_of_the_other_backends(name):
+    """Gradients of the tables, too, and one table for keys and values, as OpenNMT-py has it."""
+    leaves = [random(2, 2, 20, 8, seed=i).to(DEVICE) for i in range(3)]
+    leaves += [random(5, 8, seed=i).to(DEVICE) for i in (3, 4)]
+    grad, mask = random(2, 2, 20, 8, seed=5).to(DEVICE), random(2, 1, 1, 20, seed=6) > -1
+    slopes = torch.tensor([0.1, 0.3], device=DEVICE)
+    cases = [
+        (True, lambda keys, values: Positions(keys, values, slopes, offset=1)),
+        (False, lambda keys, values: Positions(keys, keys + 0 * values)),
+        (False, lambda keys, values: Positions(relative_values=values + 0 * keys)),
+    ]
+    for causal, positions in cases[: None if name == ATTENTION[0] else 1]:
+
+        def attend(backend, causal=causal, positions=positions):
+            return lambda query, key, value, keys, values: sparse_attention(
+                query,
+                key,
+                value,
+                mask.to(DEVICE),
+                0.4,
+                causal,
+                normalizer=name,
+                positions=positions(keys, values),
+                generator=generator(1),
+                backend=backend,
+            )
+
+        found = outcome(attend("triton"), leaves, grad)
+        for other in ["explicit"] + ["fused"] * (DEVICE == "cpu" and kernels.available()):
+            for got, want in zip(found, outcome(attend(other), leaves, grad), strict=True):
+                torch.testing.assert_close(got, want, atol=2e-5, rtol=1e-4)
+
+
+@runs_kernels
+def test_positions_are_compiled_and_differentiated_twice():
+    leaves = [random(1, 2, 9, 8, seed=i).to(DEVICE).requires_grad_() for i in range(3)]
+    leaves.append(random(5, 8, seed=3).to(DEVICE).requires_grad_())
+
+    def attend(query, key, value, table, backend="triton"):
+        positions = Positions(table, table)
+        return sparse_attention(query, key, value, positions=positions, backend=backend)
+
+    def second(backend):
+        out = attend(*leaves, backend=backend)
+        first = torch.autograd.grad(out.square().sum(), leaves, create_graph=True)
+        return torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
+
+    for got, want in zip(second("triton"), second("explicit"), strict=True):
+        torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4)
+    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
+    expected = torch.autograd.grad(attend(*leaves).sum(), leaves)
+    for got, want in zip(
+        torch.autograd.grad(compiled(*leaves).sum(), leaves), expected, strict=True
+    ):
+        torch.testing.assert_close(got, want)
+    with pytest.raises(ValueError, match=r"not fused under torch\.func"):
+        torch.vmap(attend, (0, 0, 0, None))(*(t.unsqueeze(0) for t in leaves[:3]), leaves[3])
+
+
+@runs_kernels
+@pytest.mark.parametrize("positions", [0, 2])
+def test_the_hidden_parts_of_opennmt_use_it(positions, forced, monkeypatch):
+    """As OpenNMT-py calls it: a mask that is True where keys are excluded, dropout in training.
+
+    Its start-up line calls both fused.
+    """
     pytest.importorskip("onmt")
     from onmt.modules.multi_headed_attn import MultiHeadedAttention
 
     from onmt_evsoftmax import get_normalizer
     from onmt_evsoftmax.opennmt.modules import NOBODY, AttentionNormalizer, fuse
 
-    attention = MultiHeadedAttention(2, 16, dropout=0.0).to(DEVICE)
+    ran = []
+    triton = backends.BACKENDS["triton"]
+    counted = triton._replace(run=lambda call: ran.append(call) or triton.run(call))
+    monkeypatch.setitem(backends.BACKENDS, "triton", counted)
+    options = {"max_relative_positions": positions, "attn_type": "self"}
+    attention = MultiHeadedAttention(2, 16, dropout=0.0, **options).to(DEVICE)
     attention.softmax = AttentionNormalizer(get_normalizer("evsoftmax"))
     x, excluded = random(2, 9, 16).to(DEVICE), torch.zeros(2, 1, 9, dtype=torch.bool)
     excluded[1, :, 5:] = True
@@ -256,6 +343,7 @@ def test_the_hidden_parts_of_opennmt_use_it(forced):
     fuse(attention, NOBODY)
     out, matrix = attention(x, x, x, mask=excluded)
     assert matrix.size(-1) == 0
+    assert [call.positions is not None for call in ran] == [positions != 0]
     torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-4)
 
 

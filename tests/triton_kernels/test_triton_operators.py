@@ -43,6 +43,9 @@ def test_attention_passes_torchs_own_check(normalizer):
     arguments = (normalizer, *tensors, None, None, *OPTIONS)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(ops.attention_forward.default, arguments, test_utils=checks)
+    tables = [random(5, 16, seed=i).to(DEVICE).requires_grad_() for i in (3, 4)]
+    placed = (*arguments, False, *tables, torch.ones(1, 2, device=DEVICE), 2)
+    torch.library.opcheck(ops.attention_forward.default, placed, test_utils=checks)
 
 
 @runs_kernels
@@ -83,7 +86,11 @@ def test_fake_cuda_tensors_need_neither_a_gpu_nor_triton():
         key = torch.empty(2, 2, 7, 16, device="cuda", dtype=torch.bfloat16)
         out = attention(query, key, torch.empty(2, 2, 7, 24, device="cuda", dtype=torch.bfloat16))
         p, support = ops.rows_forward("entmax15", query, None, 0.0, None, True)
+        table = torch.empty(1, 24, device="cuda")
+        given = (query, key, key.new_empty(2, 2, 7, 24), None, None, *OPTIONS, False, None, table)
+        masses = ops.attention_forward("evsoftmax", *given)[4]
     assert (out.shape, out.dtype, out.device.type) == ((2, 4, 10, 24), torch.bfloat16, "cuda")
+    assert masses.shape == (2, 4, 10, 3)
     assert (p.shape, support.dtype) == (query.shape, torch.bool)
 
 
@@ -108,6 +115,16 @@ def test_operators_refuse_what_a_kernel_would_misread():
     bias = torch.zeros(1, 2, 9, 9, device=DEVICE, requires_grad=True)
     with pytest.raises(ValueError, match="no gradient for a bias"):
         ops.attention_forward("evsoftmax", x, x, x, None, bias, *OPTIONS)
+    slopes, table = torch.ones(1, 2, device=DEVICE), torch.ones(5, 16, device=DEVICE)
+    for terms, says in (
+        ((table[:4], None, None), "odd number of rows, not 4"),
+        ((table[:, :8], None, None), "relative_keys must be of shape"),
+        ((table, table[:3], None), "must be of shape"),
+        ((None, None, slopes[:, :1]), "slopes must be of shape"),
+        ((None, None, slopes.requires_grad_()), "no gradient for slopes"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            ops.attention_forward("evsoftmax", x, x, x, None, None, *OPTIONS, False, *terms, 0)
     with pytest.raises(ValueError, match="with a seed"):
         ops.attention_forward("evsoftmax", x, x, x, None, None, False, 1.0, 0.5, None)
 

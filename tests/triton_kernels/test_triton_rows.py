@@ -257,21 +257,24 @@ def test_backward_equals_the_formula(name, columns, dtype):
     assert (result[~mask] == 0).all()
 
 
-@pytest.mark.parametrize("columns", [6, 16400])
-@pytest.mark.parametrize("alpha", [1.001, 1.01, 1.2, 1.5, 1.9])
-def test_gradient_of_alpha_is_that_of_finite_differences(columns, alpha):
+@pytest.mark.parametrize(
+    ("count", "columns", "alpha"),
+    [(4, 6, alpha) for alpha in (1.001, 1.01, 1.2, 1.5, 1.9)] + [(1, 16400, 1.01), (1, 16400, 1.9)],
+)
+def test_gradient_of_alpha_is_that_of_finite_differences(count, columns, alpha):
     """One alpha per row, in float64, and in float32 the same to its precision."""
     from onmt_evsoftmax.kernels.triton import rows
 
-    scores = scores_of(4, columns).double() * 0.2
-    at = torch.full((4, 1), alpha, dtype=torch.float64)
+    scores = scores_of(count, columns).double() * 0.2
+    at = torch.full((count, 1), alpha, dtype=torch.float64)
     grad = torch.randn(scores.shape, generator=generator(3), dtype=torch.float64)
 
     def value(moved):
         p, _ = rows.rows_forward("entmax", scores.to(DEVICE), alpha=moved.to(DEVICE))
         return (p.cpu() * grad).sum(-1, keepdim=True)
 
-    step = 1e-5
+    # Near 2, a key that enters the support bends the curve: among many a long step crosses one.
+    step = 1e-7
     expected = (value(at + step) - value(at - step)) / (2 * step)
     for dtype, tolerance in ((torch.float64, 1e-6), (torch.float32, 3e-5)):
         given = [t.to(DEVICE, dtype) for t in (scores, grad, at)]

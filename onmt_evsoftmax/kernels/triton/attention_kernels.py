@@ -13,17 +13,20 @@ import triton
 import triton.language as tl
 
 from onmt_evsoftmax.kernels.triton.attention_tile import (
+    beyond,
+    by_distance,
     dropout_factor,
     masked_scores,
     product,
     read_tile,
     row_keys,
     visible_keys,
+    write_ends,
     write_tile,
 )
 from onmt_evsoftmax.kernels.triton.numerics import INFINITY
 
-LENGTHS = ["queries", "keys", "blocks"]
+LENGTHS = ["queries", "keys", "blocks", "window", "offset"]
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -33,10 +36,13 @@ def attention_forward(
     value,
     mask,
     bias,
+    key_terms,
+    slopes,
     out,
     tops,
     thresholds,
     inverses,
+    masses,
     seed,
     heads,
     heads_per_key,
@@ -46,6 +52,8 @@ def attention_forward(
     scale,
     least,
     factor,
+    window,
+    offset,
     query_b,
     query_h,
     query_l,
@@ -83,6 +91,9 @@ def attention_forward(
     With MEAN the largest score is found online. Rounding may have put a threshold above all scores
     of its row, as where they are equal; the bar is therefore never above the running maximum, and
     what was kept below the bar as it finally is, is multiplied by 0.
+
+    ``masses`` (rows, distances): what relative values are multiplied with. Here the two columns for
+    all keys beyond the window are written; ``near_distances`` writes the others.
     """
     program = tl.program_id(0)
     # Of a causal head, the blocks with the most keys first.
@@ -99,6 +110,11 @@ def attention_forward(
         mask_base = mask + b * mask_b + h * mask_h
     if bias is not None:
         bias_base = bias + b * bias_b + h * bias_h
+    terms_base, alibi = key_terms, slopes
+    if key_terms is not None:
+        terms_base = key_terms + head * queries * (2 * window + 1)
+    if slopes is not None:
+        alibi = slopes + head
     q = read_tile(query + b * query_b + h * query_h, first, query_l, i, inside, SIZE, BLOCK)
     threshold = tl.load(thresholds + rows, mask=inside, other=INFINITY)
     if MEAN:
@@ -112,6 +128,8 @@ def attention_forward(
         row_key = row_keys(seed, head, queries, first + i)
     total = tl.zeros((M,), tl.float32)
     result = tl.zeros((M, VALUE_BLOCK), tl.float32)
+    if masses is not None:
+        left, right = tl.zeros((M,), tl.float32), tl.zeros((M,), tl.float32)
     end = keys
     if CAUSAL:
         end = tl.minimum(keys, first + M)
@@ -133,6 +151,10 @@ def attention_forward(
             bias_base,
             bias_l,
             bias_s,
+            terms_base,
+            alibi,
+            window,
+            offset,
             CAUSAL,
             MASK,
         )
@@ -145,6 +167,8 @@ def attention_forward(
             top = most
             total = total * shrink + tl.sum(w, 1)
             result = result * shrink[:, None]
+            if masses is not None:
+                left, right = left * shrink, right * shrink
         else:
             w, _ = WEIGHTS(s, top[:, None], bar[:, None])
             total += tl.sum(w, 1)
@@ -155,6 +179,9 @@ def attention_forward(
             v = read_tile(value_base, start, value_s, j, seen, VALUE_SIZE, VALUE_BLOCK)
             if seed is not None:
                 w = w * dropout_factor(row_key[:, None], (start + j)[None, :], least, factor)
+            if masses is not None:
+                more = beyond(w, i[:, None], j[None, :], first, start, window, offset)
+                left, right = left + more[0], right + more[1]
             result += product(w.to(v.dtype), v)
     broken = threshold != threshold
     inverse = tl.div_rn(tl.full((M,), 1.0, tl.float32), tl.where(total > 0, total, 1.0))
@@ -166,6 +193,8 @@ def attention_forward(
         tl.store(tops + rows, top, mask=inside)
     tl.store(thresholds + rows, bar, mask=inside)
     tl.store(inverses + rows, inverse, mask=inside)
+    if masses is not None:
+        write_ends(masses, rows, inside, left * inverse, right * inverse, window)
     write_tile(
         out + b * out_b + h * out_h, first, out_l, i, inside, result, VALUE_SIZE, VALUE_BLOCK
     )
@@ -187,9 +216,13 @@ def attention_grad_query(
     value,
     mask,
     bias,
+    key_terms,
+    slopes,
+    value_terms,
     out,
     grad,
     grad_query,
+    grad_terms,
     tops,
     thresholds,
     inverses,
@@ -203,6 +236,8 @@ def attention_grad_query(
     scale,
     least,
     factor,
+    window,
+    offset,
     query_b,
     query_h,
     query_l,
@@ -244,7 +279,10 @@ def attention_grad_query(
 ):
     """Gradient of M queries, and delta = sum(slope dP) / sum(slope) of their rows, which the kernel
     for keys and values needs. Where the slope is p (MEAN), delta = out · dout is known
-    beforehand; the others add up slope dP k and slope k and subtract in the end."""
+    beforehand; the others add up slope dP k and slope k and subtract in the end.
+
+    ``grad_terms`` (rows, distances): the gradient of ``key_terms``, as ``masses`` in the forward
+    pass."""
     program = tl.program_id(0)
     block, head = blocks - 1 - program % blocks, (program // blocks).to(tl.int64)
     b, h = head // heads, head % heads
@@ -259,6 +297,14 @@ def attention_grad_query(
         mask_base = mask + b * mask_b + h * mask_h
     if bias is not None:
         bias_base = bias + b * bias_b + h * bias_h
+    terms_base, alibi = key_terms, slopes
+    if key_terms is not None:
+        terms_base = key_terms + head * queries * (2 * window + 1)
+    if slopes is not None:
+        alibi = slopes + head
+    values_base = value_terms
+    if value_terms is not None:
+        values_base = value_terms + head * queries * (2 * window + 1)
     q = read_tile(query + b * query_b + h * query_h, first, query_l, i, inside, SIZE, BLOCK)
     g = read_tile(grad + b * grad_b + h * grad_h, first, grad_l, i, inside, VALUE_SIZE, VALUE_BLOCK)
     top = tl.load(tops + rows, mask=inside, other=0.0)
@@ -274,6 +320,10 @@ def attention_grad_query(
     else:
         mass = tl.zeros((M,), tl.float32)
         shares = tl.zeros((M, BLOCK), tl.float32)
+    if grad_terms is not None:
+        left, right = tl.zeros((M,), tl.float32), tl.zeros((M,), tl.float32)
+        if not MEAN:
+            left_mass, right_mass = tl.zeros((M,), tl.float32), tl.zeros((M,), tl.float32)
     result = tl.zeros((M, BLOCK), tl.float32)
     end = keys
     if CAUSAL:
@@ -296,6 +346,10 @@ def attention_grad_query(
             bias_base,
             bias_l,
             bias_s,
+            terms_base,
+            alibi,
+            window,
+            offset,
             CAUSAL,
             MASK,
         )
@@ -306,6 +360,11 @@ def attention_grad_query(
         if needed != 0:
             v = read_tile(value_base, start, value_s, j, seen, VALUE_SIZE, VALUE_BLOCK)
             dp = product(g, tl.trans(v))
+            if value_terms is not None:
+                real = inside[:, None] & (start + j < keys)[None, :]
+                dp += by_distance(
+                    values_base, i[:, None], j[None, :], first, start, real, window, offset
+                )
             if seed is not None:
                 dp = dp * dropout_factor(row_key[:, None], (start + j)[None, :], least, factor)
             if MEAN:
@@ -317,9 +376,19 @@ def attention_grad_query(
                 mass += tl.sum(slope, 1)
                 result += product(ds.to(k.dtype), k)
                 shares += product(slope.to(k.dtype), k)
+            if grad_terms is not None:
+                more = beyond(ds, i[:, None], j[None, :], first, start, window, offset)
+                left, right = left + more[0], right + more[1]
+                if not MEAN:
+                    more = beyond(slope, i[:, None], j[None, :], first, start, window, offset)
+                    left_mass, right_mass = left_mass + more[0], right_mass + more[1]
     if not MEAN:
         delta = tl.div_rn(delta, tl.where(mass == 0, 1.0, mass))
         result -= delta[:, None] * shares
+    if grad_terms is not None:
+        if not MEAN:
+            left, right = left - delta * left_mass, right - delta * right_mass
+        write_ends(grad_terms, rows, inside, left, right, window)
     tl.store(deltas + rows, delta, mask=inside)
     write_tile(
         grad_query + b * grad_query_b + h * grad_query_h,
@@ -340,6 +409,9 @@ def attention_grad_key_value(
     value,
     mask,
     bias,
+    key_terms,
+    slopes,
+    value_terms,
     grad,
     grad_key,
     grad_value,
@@ -356,6 +428,8 @@ def attention_grad_key_value(
     scale,
     least,
     factor,
+    window,
+    offset,
     query_b,
     query_h,
     query_l,
@@ -427,6 +501,14 @@ def attention_grad_key_value(
             mask_base = mask + b * mask_b + h * mask_h
         if bias is not None:
             bias_base = bias + b * bias_b + h * bias_h
+        row_head = b * heads + h
+        terms_base, values_base, alibi = key_terms, value_terms, slopes
+        if key_terms is not None:
+            terms_base = key_terms + row_head * queries * (2 * window + 1)
+        if value_terms is not None:
+            values_base = value_terms + row_head * queries * (2 * window + 1)
+        if slopes is not None:
+            alibi = slopes + row_head
         for first in range(begin, queries, M):
             real = first + i < queries
             rows = (b * heads + h) * queries + first + i
@@ -446,6 +528,10 @@ def attention_grad_key_value(
                 bias_base,
                 bias_l,
                 bias_s,
+                terms_base,
+                alibi,
+                window,
+                offset,
                 CAUSAL,
                 MASK,
             )
@@ -462,6 +548,11 @@ def attention_grad_key_value(
                 delta = tl.load(deltas + rows, mask=real, other=0.0)
                 g = read_tile(grad_base, first, grad_l, i, real, VALUE_SIZE, VALUE_BLOCK)
                 dp = product(v, tl.trans(g))
+                if value_terms is not None:
+                    both = real[None, :] & inside[:, None]
+                    dp += by_distance(
+                        values_base, i[None, :], j[:, None], first, start, both, window, offset
+                    )
                 if seed is not None:
                     row_key = row_keys(seed, b * heads + h, queries, first + i)
                     kept = dropout_factor(row_key[None, :], (start + j)[:, None], least, factor)

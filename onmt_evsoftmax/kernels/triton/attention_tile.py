@@ -73,6 +73,41 @@ def visible_keys(mask, start, mask_s, place, keys, MASK: tl.constexpr):
 
 
 @triton.jit
+def distance(i, j, first_query, first_key, offset):
+    """How far each key of a tile lies behind each query."""
+    return (first_key + j) - (first_query + i) - offset
+
+
+@triton.jit
+def by_distance(table, i, j, first_query, first_key, seen, window, offset):
+    """What a table (queries, 2 window + 1) has for every pair of a tile: distances are clipped."""
+    row = distance(i, j, first_query, first_key, offset)
+    row = tl.minimum(tl.maximum(row, -window), window) + window
+    size = 2 * window + 1
+    first = table + tl.cast(first_query, tl.int64) * size
+    return tl.load(first + (i * size + row), mask=seen, other=0.0)
+
+
+@triton.jit
+def beyond(x, i, j, first_query, first_key, window, offset):
+    """Sums (M,) of a tile (M, N) over the keys that are clipped: on the left, and on the right.
+
+    Strictly inside the window a query has one key for each distance, and nothing is to be summed.
+    """
+    at = distance(i, j, first_query, first_key, offset)
+    left = tl.sum(tl.where(at <= -window, x, 0.0), 1)
+    return left, tl.sum(tl.where(at >= window, x, 0.0), 1)
+
+
+@triton.jit
+def write_ends(table, rows, inside, left, right, window):
+    """The first and the last column of a table (rows, 2 window + 1)."""
+    at = table + rows * (2 * window + 1)
+    tl.store(at, left, mask=inside)
+    tl.store(at + 2 * window, right, mask=inside)
+
+
+@triton.jit
 def masked_scores(
     dots,
     i,
@@ -88,12 +123,24 @@ def masked_scores(
     bias,
     bias_l,
     bias_s,
+    key_terms,
+    alibi,
+    window,
+    offset,
     CAUSAL: tl.constexpr,
     MASK: tl.constexpr,
 ):
-    """Scores from products of queries and keys; -inf where a query does not see a key."""
+    """Scores from products of queries and keys; -inf where a query does not see a key.
+
+    ``key_terms`` (queries, distances) and ``alibi`` (one number) are what the distance adds.
+    """
     s = dots * scale
     seen = (first_query + i < queries) & (first_key + j < keys)
+    if key_terms is not None:
+        s += by_distance(key_terms, i, j, first_query, first_key, seen, window, offset)
+    if alibi is not None:
+        far = tl.abs(distance(i, j, first_query, first_key, offset))
+        s -= tl.load(alibi) * far.to(tl.float32)
     if bias is not None:
         at = tl.cast(first_query, tl.int64) * bias_l + tl.cast(first_key, tl.int64) * bias_s
         s += tl.load(bias + at + (i * bias_l + j * bias_s), mask=seen, other=0.0).to(tl.float32)

@@ -20,7 +20,10 @@ NAMESPACE = "onmt_evsoftmax_triton"
 ROW_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 ATTENTION_DTYPES = ROW_DTYPES[:3]
 _TENSORS = "Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor? bias"
-_OPTIONS = "bool causal, float scale, float dropout_p, Tensor? seed, bool skip_empty=False"
+_OPTIONS = (
+    "bool causal, float scale, float dropout_p, Tensor? seed, bool skip_empty=False,"
+    " Tensor? relative_keys=None, Tensor? relative_values=None, Tensor? slopes=None, int offset=0"
+)
 
 _operators = torch.library.Library(NAMESPACE, "DEF")
 _operators.define(
@@ -32,11 +35,13 @@ _operators.define(
     " float parameter=0.0) -> (Tensor, Tensor)"
 )
 _operators.define(
-    f"attention_forward(str normalizer, {_TENSORS}, {_OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)"
+    f"attention_forward(str normalizer, {_TENSORS}, {_OPTIONS})"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 _operators.define(
     f"attention_backward(Tensor grad, str normalizer, {_TENSORS}, Tensor out, Tensor tops,"
-    f" Tensor thresholds, Tensor inverses, {_OPTIONS}) -> (Tensor, Tensor, Tensor)"
+    f" Tensor thresholds, Tensor inverses, Tensor masses, {_OPTIONS})"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -174,6 +179,10 @@ torch.library.register_autograd(
 # --- attention ------------------------------------------------------------------------------------
 
 
+#: Of query, key, value, relative keys and relative values; or out and what backward needs.
+Five = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
 def _check_attention(
     normalizer: str,
     query: Tensor,
@@ -181,8 +190,7 @@ def _check_attention(
     value: Tensor,
     mask: Tensor | None,
     bias: Tensor | None,
-    dropout_p: float,
-    seed: Tensor | None,
+    options: Any,
 ) -> None:
     if load(normalizer).attention_weights is None:
         raise ValueError(f"there is no attention kernel for {normalizer}")
@@ -206,37 +214,72 @@ def _check_attention(
         raise TypeError(f"mask must be boolean (True = takes part), not {mask.dtype}")
     _check_broadcast("mask", mask, whole)
     _check_broadcast("bias", bias, whole)
-    if not 0.0 <= dropout_p <= 1.0 or (dropout_p > 0 and seed is None):
-        raise ValueError(f"dropout_p must be from 0 to 1, with a seed, not {dropout_p}")
+    _check_positions(query, value, options)
+    dropped = options.dropout_p
+    if not 0.0 <= dropped <= 1.0 or (dropped > 0 and options.seed is None):
+        raise ValueError(f"dropout_p must be from 0 to 1, with a seed, not {dropped}")
 
 
-def _attention_forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _check_positions(query: Tensor, value: Tensor, options: Any) -> None:
+    tables = (options.relative_keys, options.relative_values)
+    distances = {t.size(0) for t in tables if t is not None and t.dim()} or {1}
+    shapes = (
+        ("relative_keys", tables[0], (*distances, query.size(3))),
+        ("relative_values", tables[1], (*distances, value.size(3))),
+        ("slopes", options.slopes, tuple(query.shape[:2])),
+    )
+    for name, tensor, shape in shapes:
+        if tensor is not None and tensor.shape != shape:
+            raise ValueError(f"{name} must be of shape {shape}, not {tuple(tensor.shape)}")
+    if min(distances) % 2 == 0:
+        raise ValueError(f"relative positions need an odd number of rows, not {min(distances)}")
+
+
+def _attention_forward(*arguments: Any) -> Five:
     from onmt_evsoftmax.kernels.triton import attention
 
-    normalizer, query, key, value, mask, bias, *options = arguments
-    chosen = attention.Options(*options)
-    _check_attention(normalizer, query, key, value, mask, bias, chosen.dropout_p, chosen.seed)
-    return attention.attention_forward(normalizer, query, key, value, mask, bias, chosen)
+    normalizer, query, key, value, mask, bias, *rest = arguments
+    options = attention.Options(*rest)
+    _check_attention(normalizer, query, key, value, mask, bias, options)
+    return attention.attention_forward(normalizer, query, key, value, mask, bias, options)
 
 
-def _attention_backward(grad: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _attention_backward(grad: Tensor, *arguments: Any) -> Five:
     from onmt_evsoftmax.kernels.triton import attention
 
-    normalizer, query, key, value, mask, bias, out, tops, thresholds, inverses = arguments[:10]
-    options = attention.Options(*arguments[10:])
-    _check_attention(normalizer, query, key, value, mask, bias, options.dropout_p, options.seed)
+    normalizer, query, key, value, mask, bias = arguments[:6]
+    out, tops, thresholds, inverses, masses = saved = arguments[6:11]
+    options = attention.Options(*arguments[11:])
+    _check_attention(normalizer, query, key, value, mask, bias, options)
     rows, size = query.shape[:3], value.size(3)
-    if not grad.shape == out.shape == (*rows, size) or any(
-        (t.shape, t.dtype) != (rows, torch.float32) for t in (tops, thresholds, inverses)
+    distances = masses_size(options.relative_values)
+    if (
+        not grad.shape == out.shape == (*rows, size)
+        or any((t.shape, t.dtype) != (rows, torch.float32) for t in saved[1:4])
+        or masses.shape != (*rows, distances)
     ):
         raise ValueError(
             f"out and its gradient must be {(*rows, size)}, what else attention_forward returned "
-            f"float32 {tuple(rows)}"
+            f"float32 {tuple(rows)} and {(*rows, distances)}"
         )
-    of_rows = (out, tops, thresholds, inverses)
-    return attention.attention_backward(
-        grad, normalizer, query, key, value, mask, bias, *of_rows, options
+    of_query, of_key, of_value, *of_tables = attention.attention_backward(
+        grad,
+        normalizer,
+        query,
+        key,
+        value,
+        mask,
+        bias,
+        out,
+        tops,
+        thresholds,
+        inverses,
+        masses,
+        options,
     )
+    # An operator returns tensors: what there is not is empty.
+    of_keys, of_values = (query.new_empty(0) if t is None else t for t in of_tables)
+    return of_query, of_key, of_value, of_keys, of_values
 
 
 def _laid_out(like: Tensor, length: int, size: int) -> Tensor:
@@ -246,40 +289,74 @@ def _laid_out(like: Tensor, length: int, size: int) -> Tensor:
 
 @torch.library.register_fake(f"{NAMESPACE}::attention_forward", lib=_operators)
 def _(
-    normalizer: str, query: Tensor, key: Tensor, value: Tensor, *rest: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    normalizer: str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    causal: bool,
+    scale: float,
+    dropout_p: float,
+    seed: Tensor | None,
+    skip_empty: bool = False,
+    relative_keys: Tensor | None = None,
+    relative_values: Tensor | None = None,
+    slopes: Tensor | None = None,
+    offset: int = 0,
+) -> Five:
     tops, thresholds, inverses = (
         query.new_empty(query.shape[:3], dtype=torch.float32) for _ in range(3)
     )
-    return _laid_out(query, query.size(2), value.size(3)), tops, thresholds, inverses
+    masses = tops.new_empty(*tops.shape, masses_size(relative_values))
+    return (
+        _laid_out(query, query.size(2), value.size(3)),
+        tops,
+        thresholds,
+        inverses,
+        masses,
+    )
+
+
+def masses_size(relative_values: Tensor | None) -> int:
+    """The last dimension of masses: that of relative values; a window of 0 counts as one of 1."""
+    return 0 if relative_values is None else max(3, relative_values.size(0))
 
 
 @torch.library.register_fake(f"{NAMESPACE}::attention_backward", lib=_operators)
-def _(
-    grad: Tensor, normalizer: str, query: Tensor, key: Tensor, value: Tensor, *rest: Any
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(grad: Tensor, normalizer: str, query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Five:
+    relative_keys, relative_values = (*rest[7:], *(None,) * 9)[5:7]
     return (
         _laid_out(query, query.size(2), query.size(3)),
         _laid_out(key, key.size(2), key.size(3)),
         _laid_out(value, value.size(2), value.size(3)),
+        query.new_empty(0) if relative_keys is None else torch.empty_like(relative_keys),
+        query.new_empty(0) if relative_values is None else torch.empty_like(relative_values),
     )
 
 
 def _remember_attention(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    if inputs[5] is not None and inputs[5].requires_grad:
-        raise ValueError("the attention kernels have no gradient for a bias: compute explicitly")
-    ctx.normalizer, *tensors, ctx.causal, ctx.scale, ctx.dropout_p, seed, ctx.skip_empty = inputs
-    ctx.save_for_backward(*tensors, *output, seed)
+    for name, at in (("a bias", 5), ("slopes", 13)):
+        if inputs[at] is not None and inputs[at].requires_grad:
+            raise ValueError(
+                f"the attention kernels have no gradient for {name}: compute explicitly"
+            )
+    ctx.normalizer, *tensors, ctx.causal, ctx.scale, ctx.dropout_p, seed, ctx.skip_empty = inputs[
+        :11
+    ]
+    *terms, ctx.offset = inputs[11:]
+    ctx.save_for_backward(*tensors, *output, seed, *terms)
     ctx.mark_non_differentiable(*output[1:])
 
 
 def _differentiate_attention(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-    *tensors, seed = ctx.saved_tensors
+    *tensors, seed, keys, values, slopes = ctx.saved_tensors
     options = (ctx.causal, ctx.scale, ctx.dropout_p, seed, ctx.skip_empty)
-    grads = torch.ops.onmt_evsoftmax_triton.attention_backward(
-        grad, ctx.normalizer, *tensors, *options
+    *grads, of_keys, of_values = torch.ops.onmt_evsoftmax_triton.attention_backward(
+        grad, ctx.normalizer, *tensors, *options, keys, values, slopes, ctx.offset
     )
-    return (None, *grads, *(None,) * 7)
+    of_tables = (None if keys is None else of_keys, None if values is None else of_values)
+    return (None, *grads, *(None,) * 7, *of_tables, None, None)
 
 
 torch.library.register_autograd(

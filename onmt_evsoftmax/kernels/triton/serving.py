@@ -44,7 +44,9 @@ def rows_blocker(kernel: str, scores: Tensor) -> str | None:
     return device_blocker(scores)
 
 
-def attention_blocker(kernel: str, query: Tensor, value: Tensor) -> str | None:
+def attention_blocker(
+    kernel: str, query: Tensor, value: Tensor, positions: bool = False
+) -> str | None:
     """Why the attention kernels cannot serve this call, or None."""
     if kernel not in normalizers.NAMES:
         return f"{kernel} has no Triton kernel"
@@ -60,7 +62,10 @@ def attention_blocker(kernel: str, query: Tensor, value: Tensor) -> str | None:
         if capability < SMALLEST_CAPABILITY:
             needed, has = (".".join(map(str, pair)) for pair in (SMALLEST_CAPABILITY, capability))
             return f"Triton attention needs compute capability {needed}, and this GPU has {has}"
-    largest = largest_head(float32=query.dtype == torch.float32, capability=capability[0])
+    largest = largest_head(
+        float32=query.dtype == torch.float32, positions=positions, capability=capability[0]
+    )
     if max(query.size(-1), value.size(-1)) > largest:
-        return f"a head has more than {largest} dimensions, too many for {query.dtype}"
+        terms = " with position terms" if positions else ""
+        return f"a head has more than {largest} dimensions, too many for {query.dtype}{terms}"
     return None

@@ -2,8 +2,10 @@
 
 The mean (ev-softmax): the mean score of a query is its product with the mean of its keys. Keys are
 summed by chunks, in float64; a causal query sees the chunks before its own, whose sums are known,
-and a part of its own chunk, whose scores are added up. A mask that differs between queries, a bias,
-or a score of -inf (which counts as masked) leaves no other way than to add up all scores.
+and a part of its own chunk, whose scores are added up. What position terms add follows from how
+many keys there are at each distance (:mod:`.distance_kernels`). A mask that differs between
+queries, a bias, or a score of -inf (which counts as masked) leaves no other way than to add up all
+scores.
 
 Searched (sparsemax, entmax-1.5): one pass for the maximum, then Newton on c (see
 :mod:`.normalizers`), every step a pass over the keys.
@@ -67,14 +69,17 @@ def key_sums(
     tl.store(counts + program, tl.sum(seen.to(tl.int32), 0))
 
 
-@triton.jit(do_not_specialize=["queries", "keys", "blocks", "chunks"])
+@triton.jit(do_not_specialize=["queries", "keys", "blocks", "chunks", "window", "offset"])
 def mean_thresholds(
     query,
     key,
     mask,
     bias,
+    key_terms,
+    slopes,
     sums,
     counts,
+    of_distances,
     thresholds,
     heads,
     heads_per_key,
@@ -84,6 +89,8 @@ def mean_thresholds(
     blocks,
     chunks,
     scale,
+    window,
+    offset,
     query_b,
     query_h,
     query_l,
@@ -106,9 +113,10 @@ def mean_thresholds(
 ):
     """What the scores of M queries must reach.
 
-    ``sums`` and ``counts`` are of all keys, or, causal, of those before each chunk of M; or None. A
-    row with NaN or +inf among its scores has the threshold NaN; one without any key has +inf, and
-    one with a single key -inf, so that rounding cannot lose it.
+    ``sums`` and ``counts`` are of all keys, or, causal, of those before each chunk of M; or None.
+    ``of_distances`` is what position terms add to the sum of the scores. A row with NaN or +inf
+    among its scores has the threshold NaN; one without any key has +inf, and one with a single key
+    -inf, so that rounding cannot lose it.
     """
     program = tl.program_id(0)
     block, head = program % blocks, (program // blocks).to(tl.int64)
@@ -123,6 +131,11 @@ def mean_thresholds(
         mask_base = mask + b * mask_b + h * mask_h
     if bias is not None:
         bias_base = bias + b * bias_b + h * bias_h
+    terms_base, alibi = key_terms, slopes
+    if key_terms is not None:
+        terms_base = key_terms + head * queries * (2 * window + 1)
+    if slopes is not None:
+        alibi = slopes + head
     q = read_tile(query_base, first, query_l, place, inside, SIZE, BLOCK)
     total = tl.zeros((M,), tl.float64)
     count = tl.zeros((M,), tl.int32)
@@ -158,12 +171,18 @@ def mean_thresholds(
                 bias_base,
                 bias_l,
                 bias_s,
+                None,
+                None,
+                window,
+                offset,
                 CAUSAL,
                 MASK,
             )
             valid = s != -INFINITY
             total += tl.sum(tl.where(valid, s, 0.0).to(tl.float64), 1)
             count += tl.sum(valid.to(tl.int32), 1)
+        if of_distances is not None:
+            total += tl.load(of_distances + head * queries + first + place, mask=inside, other=0.0)
         unknown = tl.max(tl.where(inside & (total - total != 0), 1, 0), 0)
     # Rarely anything is unknown; the loop then has no steps.
     total = tl.where(unknown != 0, 0.0, total)
@@ -190,6 +209,10 @@ def mean_thresholds(
             bias_base,
             bias_l,
             bias_s,
+            terms_base,
+            alibi,
+            window,
+            offset,
             CAUSAL,
             MASK,
         )
@@ -202,12 +225,14 @@ def mean_thresholds(
     tl.store(thresholds + head * queries + first + place, bar, mask=inside)
 
 
-@triton.jit(do_not_specialize=["queries", "keys", "blocks"])
+@triton.jit(do_not_specialize=["queries", "keys", "blocks", "window", "offset"])
 def searched_thresholds(
     query,
     key,
     mask,
     bias,
+    key_terms,
+    slopes,
     tops,
     thresholds,
     heads,
@@ -216,6 +241,8 @@ def searched_thresholds(
     keys,
     blocks,
     scale,
+    window,
+    offset,
     query_b,
     query_h,
     query_l,
@@ -254,6 +281,11 @@ def searched_thresholds(
         mask_base = mask + b * mask_b + h * mask_h
     if bias is not None:
         bias_base = bias + b * bias_b + h * bias_h
+    terms_base, alibi = key_terms, slopes
+    if key_terms is not None:
+        terms_base = key_terms + head * queries * (2 * window + 1)
+    if slopes is not None:
+        alibi = slopes + head
     q = read_tile(query_base, first, query_l, i, inside, SIZE, BLOCK)
     end = keys
     if CAUSAL:
@@ -285,6 +317,10 @@ def searched_thresholds(
                 bias_base,
                 bias_l,
                 bias_s,
+                terms_base,
+                alibi,
+                window,
+                offset,
                 CAUSAL,
                 MASK,
             )

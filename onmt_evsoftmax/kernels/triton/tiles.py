@@ -32,7 +32,8 @@ LIGHT: Table = {
 LIGHT_9: Table = {
     **LIGHT,
     "thresholds": {64: Tile(32, 32, 4, 2), 128: Tile(32, 32, 4, 1), 256: Tile(32, 32, 4, 1)},
-    "forward": {64: Tile(64, 64, 4, 2), 128: Tile(64, 64, 4, 2), 256: Tile(64, 32, 8, 1)},
+    "forward": {64: Tile(64, 64, 4, 2), 128: Tile(64, 64, 4, 2), 256: Tile(32, 32, 8, 1)},
+    "grad_query": {64: Tile(64, 32, 4, 2), 128: Tile(64, 32, 4, 2), 256: Tile(32, 32, 8, 1)},
     "grad_key_value": {64: Tile(32, 64, 4, 2), 128: Tile(32, 64, 4, 2), 256: Tile(32, 32, 8, 1)},
 }
 #: With dropout, a bias or a mask for every query, and for searched thresholds: all of these take
@@ -62,10 +63,17 @@ HEAVY_9: Table = {
 #: float32, whose products take three times the operands; with heads above 128 every tile spills.
 FLOAT32: Table = {
     "thresholds": {64: Tile(32, 32, 4, 2), 128: Tile(16, 16, 4, 1)},
-    "searched_thresholds": {64: Tile(32, 32, 8, 1), 128: Tile(16, 32, 4, 1)},
+    "searched_thresholds": {64: Tile(32, 32, 8, 1), 128: Tile(16, 32, 8, 1)},
     "forward": {64: Tile(32, 32, 8, 1), 128: Tile(16, 32, 8, 1)},
     "grad_query": {64: Tile(16, 32, 4, 1), 128: Tile(16, 16, 8, 1)},
     "grad_key_value": {64: Tile(32, 32, 8, 1), 128: Tile(16, 16, 8, 1)},
+}
+#: The same on Hopper, whose code takes more registers. ``mean_…`` is for a normalizer whose
+#: threshold is the mean: no tile serves both kinds.
+FLOAT32_9: Table = {
+    **FLOAT32,
+    "searched_thresholds": {64: Tile(16, 32, 4, 1), 128: Tile(16, 32, 8, 1)},
+    "mean_grad_query": {64: Tile(16, 32, 4, 1), 128: Tile(16, 16, 4, 1)},
 }
 #: The same on Blackwell, where heads above 64 spill.
 FLOAT32_10: Table = {
@@ -75,6 +83,54 @@ FLOAT32_10: Table = {
     "grad_query": {64: Tile(16, 32, 4, 1)},
     "grad_key_value": {64: Tile(16, 32, 8, 1)},
 }
+#: With position terms, which every tile has to look up, whatever else there is to do.
+PLACED: Table = {
+    "thresholds": {64: Tile(64, 64, 8, 1), 256: Tile(32, 32, 4, 1)},
+    "searched_thresholds": {
+        64: Tile(64, 64, 8, 2),
+        128: Tile(64, 32, 8, 2),
+        256: Tile(32, 32, 8, 1),
+    },
+    "forward": {256: Tile(32, 32, 8, 1)},
+    "grad_query": {128: Tile(32, 32, 8, 1), 256: Tile(16, 32, 8, 1)},
+    "grad_key_value": {128: Tile(32, 32, 8, 1), 256: Tile(16, 16, 8, 1)},
+    "distances": {256: Tile(64, 32, 4, 1)},
+    "totals": {256: Tile(32, 16, 4, 1)},
+    "near": {128: Tile(64, 32, 8, 1), 256: Tile(16, 32, 8, 1)},
+}
+PLACED_9: Table = {
+    **PLACED,
+    "thresholds": {256: Tile(32, 32, 4, 1)},
+    "searched_thresholds": {128: Tile(64, 32, 8, 2), 256: Tile(16, 32, 8, 1)},
+    "forward": {64: Tile(64, 64, 8, 2), 128: Tile(32, 32, 8, 1), 256: Tile(16, 32, 8, 1)},
+    "grad_query": {128: Tile(32, 32, 8, 1), 256: Tile(16, 16, 8, 1)},
+    "grad_key_value": {
+        64: Tile(32, 64, 8, 1),
+        128: Tile(32, 32, 8, 1),
+        256: Tile(16, 16, 8, 1),
+    },
+}
+PLACED_FLOAT32: Table = {
+    "thresholds": {64: Tile(32, 32, 4, 1), 128: Tile(16, 16, 4, 1)},
+    "searched_thresholds": {64: Tile(32, 32, 8, 1), 128: Tile(16, 32, 8, 1)},
+    "forward": {64: Tile(32, 32, 8, 1), 128: Tile(16, 16, 8, 1)},
+    "grad_query": {64: Tile(16, 32, 4, 1), 128: Tile(16, 32, 8, 1)},
+    "grad_key_value": {64: Tile(32, 32, 8, 1), 128: Tile(16, 16, 8, 1)},
+    "distances": {64: Tile(32, 32, 4, 1), 128: Tile(16, 16, 4, 1)},
+    "totals": {128: Tile(32, 16, 4, 1)},
+    "near": {64: Tile(16, 32, 4, 1), 128: Tile(16, 16, 8, 1)},
+}
+#: The same on Hopper and later, where heads above 64 spill.
+PLACED_FLOAT32_9: Table = {
+    "thresholds": {64: Tile(16, 16, 4, 1)},
+    "searched_thresholds": {64: Tile(16, 32, 4, 1)},
+    "forward": {64: Tile(16, 32, 8, 1)},
+    "grad_query": {64: Tile(16, 32, 8, 1)},
+    "grad_key_value": {64: Tile(16, 16, 8, 1)},
+    "distances": {64: Tile(16, 32, 4, 1)},
+    "totals": {64: Tile(32, 16, 4, 1)},
+    "near": {64: Tile(16, 32, 4, 1)},
+}
 #: The interpreter takes as long for a large tile as for a small one.
 INTERPRETER = {
     "thresholds": Tile(64, 64, 4, 1),
@@ -82,30 +138,51 @@ INTERPRETER = {
     "forward": Tile(64, 32, 4, 1),
     "grad_query": Tile(64, 32, 4, 1),
     "grad_key_value": Tile(32, 64, 4, 1),
+    "distances": Tile(64, 32, 4, 1),
+    "totals": Tile(64, 16, 4, 1),
+    "near": Tile(64, 32, 4, 1),
 }
 
 MAX_HEAD = 256
 
 
-def largest_head(*, float32: bool, capability: int) -> int:
+def largest_head(*, float32: bool, positions: bool, capability: int) -> int:
     """The largest head there is a tile for."""
-    if not float32 or capability == 0:
+    if capability == 0:
         return MAX_HEAD
-    return max((FLOAT32_10 if capability >= 10 else FLOAT32)["forward"])
+    return max(_table(float32, False, positions, capability)["forward"])
 
 
-def tile_for(kernel: str, head: int, *, float32: bool, heavy: bool, capability: int) -> Tile:
+def tile_for(
+    kernel: str,
+    head: int,
+    *,
+    float32: bool,
+    mean: bool,
+    heavy: bool,
+    positions: bool,
+    capability: int,
+) -> Tile:
     """The tile of ``kernel`` for heads of up to ``head`` numbers (query's or value's).
 
-    ``heavy`` is whether there is more than a mask of keys to do. ``capability`` is the GPU's
-    generation, 8 for A100, 9 for H100, or 0 for the interpreter.
+    ``mean`` is whether the threshold is the mean, ``heavy`` whether there is more than a mask of
+    keys to do, ``positions`` whether distances matter. ``capability`` is the GPU's generation, 8
+    for A100, 9 for H100, or 0 for the interpreter.
     """
     if capability == 0:
         return INTERPRETER[kernel]
-    if float32:
-        table = FLOAT32_10 if capability >= 10 else FLOAT32
-    elif capability >= 9:
-        table = HEAVY_9 if heavy else LIGHT_9
-    else:
-        table = HEAVY if heavy else LIGHT
+    table = _table(float32, heavy, positions, capability)
+    if mean and f"mean_{kernel}" in table:
+        kernel = f"mean_{kernel}"
     return next(tile for largest, tile in table[kernel].items() if head <= largest)
+
+
+def _table(float32: bool, heavy: bool, positions: bool, capability: int) -> Table:
+    if positions:
+        tables = (PLACED_FLOAT32, PLACED_FLOAT32_9) if float32 else (PLACED, PLACED_9)
+        return tables[capability >= 9]
+    if float32:
+        return {8: FLOAT32, 9: FLOAT32_9}.get(capability, FLOAT32_10)
+    if capability >= 9:
+        return HEAVY_9 if heavy else LIGHT_9
+    return HEAVY if heavy else LIGHT

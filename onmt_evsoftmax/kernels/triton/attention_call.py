@@ -1,0 +1,200 @@
+"""One call of attention on its way to the kernels: the arguments that all of them share."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from onmt_evsoftmax.kernels.triton.attention_tile import KEYS, QUERIES, UNMASKED
+from onmt_evsoftmax.kernels.triton.normalizers import load
+from onmt_evsoftmax.kernels.triton.rows import _stored
+from onmt_evsoftmax.kernels.triton.tiles import Tile, largest_head, tile_for
+
+
+class Options(NamedTuple):
+    """What a call of attention has besides tensors and the name of its normalizer."""
+
+    causal: bool
+    scale: float
+    dropout_p: float = 0.0
+    seed: Tensor | None = None
+    #: Whether to skip tiles of which nothing is kept. It pays where the kept keys lie together.
+    skip_empty: bool = False
+    #: Shaw's relative positions, (2w + 1, E) and (2w + 1, V); ALiBi's slopes, (B, H); and the place
+    #: of the first query among the keys. See ``attention/positions.py``.
+    relative_keys: Tensor | None = None
+    relative_values: Tensor | None = None
+    slopes: Tensor | None = None
+    offset: int = 0
+
+    @property
+    def positions(self) -> bool:
+        """Whether the distance of a key matters."""
+        return any(t is not None for t in (self.relative_keys, self.relative_values, self.slopes))
+
+
+#: Names of the strides of a tensor, after its own.
+_STRIDES = {"key": "bhs", "value": "bhs", "grad_key": "bhs", "grad_value": "bhs"}
+
+
+class Call:
+    """The arguments that all kernels of one call share."""
+
+    def __init__(
+        self,
+        normalizer: str,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        bias: Tensor | None,
+        options: Options,
+    ) -> None:
+        self.functions = load(normalizer)
+        dropped, seed = options.dropout_p, options.seed
+        whole = (*query.shape[:3], key.size(2))
+        kind = UNMASKED
+        if mask is not None:
+            kind = KEYS if mask.size(2) == 1 or mask.stride(2) == 0 else QUERIES
+            if kind is QUERIES:
+                key, value = _cleared(mask, key, value)
+            mask = mask.view(torch.uint8).expand(whole)
+        bias = None if bias is None else bias.expand(whole)
+        self.options, self.kind = options, kind
+        self.tensors: dict[str, Tensor | None] = {
+            "query": readable(query),
+            "key": readable(key),
+            "value": readable(value),
+            "mask": mask,
+            "bias": bias,
+            "key_terms": None,
+            "value_terms": None,
+            "slopes": None if options.slopes is None else options.slopes.float().contiguous(),
+        }
+        self.sizes = {
+            "heads": query.size(1),
+            "heads_per_key": query.size(1) // key.size(1),
+            "queries": query.size(2),
+            "keys": key.size(2),
+            "window": 0,
+            "offset": options.offset,
+        }
+        self.numbers: dict[str, Any] = {
+            "scale": options.scale,
+            "seed": None if dropped == 0 or seed is None else seed.to(query.device),
+            "least": int(dropped * 2**24),
+            "factor": 1.0 / (1.0 - dropped) if dropped < 1 else 0.0,
+        }
+        self.heavy = dropped > 0 or bias is not None or kind is QUERIES or not self.functions.mean
+        self.head = max(query.size(3), value.size(3))
+        self.constants = {
+            "WEIGHTS": self.functions.attention_weights,
+            "SLOPE": self.functions.attention_slope,
+            "STEEPNESS": self.functions.steepness,
+            "WANTED": self.functions.wanted,
+            "MEAN": self.functions.mean,
+            "SIZE": query.size(3),
+            "BLOCK": block_of(query.size(3)),
+            "VALUE_SIZE": value.size(3),
+            "VALUE_BLOCK": block_of(value.size(3)),
+            "CAUSAL": options.causal,
+            "MASK": kind.value,
+            "SKIP": options.skip_empty,
+        }
+
+    def tile(self, kernel: str) -> Tile:
+        """Its entry in the table for this device."""
+        query = self.tensors["query"]
+        assert query is not None
+        float32 = query.dtype == torch.float32
+        capability = capability_of(query)
+        positions = self.options.positions
+        largest = largest_head(float32=float32, positions=positions, capability=capability)
+        if self.head > largest:
+            raise ValueError(f"attention of {query.dtype} takes heads of up to {largest} numbers")
+        return tile_for(
+            kernel,
+            self.head,
+            float32=float32,
+            mean=self.functions.mean,
+            heavy=self.heavy,
+            positions=positions,
+            capability=capability,
+        )
+
+    def strides(self, name: str, tensor: Tensor | None) -> dict[str, int]:
+        """Its strides as the kernels name them; the last of a tensor of vectors is 1."""
+        letters = "bhls" if name in ("mask", "bias") else _STRIDES.get(name, "bhl")
+        steps = (0,) * 4 if tensor is None else tensor.stride()
+        return {f"{name}_{letter}": steps[k] for k, letter in enumerate(letters)}
+
+    def run(
+        self,
+        kernel: Any,
+        name: str,
+        own: dict[str, Any],
+        strided: str,
+        over_keys: bool = False,
+    ) -> None:
+        """Launch a kernel with a program for each block of queries (or keys) of each head.
+
+        ``own`` are arguments of this kernel alone; of those that all share it takes what it knows.
+        """
+        tile = self.tile(name)
+        arguments = {**self.tensors, **self.sizes, **self.numbers, **self.constants, **own}
+        for n in strided.split():
+            arguments |= self.strides(n, arguments[n])
+        if over_keys:
+            blocks = triton.cdiv(self.sizes["keys"], tile.keys)
+            heads = self.sizes["heads"] // self.sizes["heads_per_key"]
+        else:
+            blocks = triton.cdiv(self.sizes["queries"], tile.queries)
+            heads = self.sizes["heads"]
+        arguments |= {"blocks": blocks, "M": tile.queries, "N": tile.keys}
+        arguments = {n: value for n, value in arguments.items() if n in kernel.arg_names}
+        query = self.tensors["query"]
+        assert query is not None
+        kernel[(blocks * heads * query.size(0),)](
+            **arguments,
+            num_warps=tile.warps,
+            num_stages=tile.stages,
+            enable_fp_fusion=True,
+        )
+
+
+def capability_of(tensor: Tensor) -> int:
+    """The generation of its GPU: 8 for A100, 9 for H100; 0 for Triton's interpreter."""
+    return torch.cuda.get_device_capability(tensor.device)[0] if tensor.is_cuda else 0
+
+
+def block_of(size: int) -> int:
+    """Tensor cores multiply blocks of at least 16."""
+    return max(16, triton.next_power_of_2(size))
+
+
+def _cleared(mask: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values, 0 where no query may see them: 0 · NaN would be NaN."""
+    seen = mask.any(2)
+    if seen.size(1) > 1:
+        seen = seen.unflatten(1, (key.size(1), -1)).any(2)
+    seen = seen.unsqueeze(-1)
+    return torch.where(seen, key, 0.0), torch.where(seen, value, 0.0)
+
+
+def empty(like: Tensor, length: int, size: int, wide: bool = False) -> Tensor:
+    """An empty (batch, heads, length, size), in memory (batch, length, heads, size).
+
+    ``wide``: in float32, since something is still to be added.
+    """
+    batch, heads = like.shape[:2]
+    dtype = torch.float32 if wide else _stored(like)
+    return like.new_empty(batch, length, heads, size, dtype=dtype).transpose(1, 2)
+
+
+def readable(tensor: Tensor) -> Tensor:
+    """With the numbers of a vector one after the other, none negated."""
+    tensor = tensor.resolve_neg()
+    return tensor if tensor.stride(-1) == 1 or tensor.size(-1) == 1 else tensor.contiguous()
