@@ -30,7 +30,7 @@ $(STAMP): setup.py pyproject.toml constraints.txt $(wildcard onmt_evsoftmax/kern
 	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
 	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[dev,docs,study,vae]'
-	-$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib
+	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	touch $@
 
 .PHONY: check
@@ -57,7 +57,7 @@ $(STAMP35): setup.py pyproject.toml constraints.txt requirements-onmt35.txt $(wi
 	sed '/^# Only for/,$$d; /^OpenNMT-py/d; /^ctranslate2/d' constraints.txt > $(VENV35)/shared.txt
 	$(VENV35)/bin/python -m pip install --quiet --no-compile --no-deps -r $(VENV35)/shared.txt -r requirements-onmt35.txt
 	$(VENV35)/bin/python -m pip install --quiet --no-deps -e .
-	-$(VENV35)/bin/python -m compileall -qq -j 0 $(VENV35)/lib
+	$(VENV35)/bin/python -m compileall -qq -j 0 $(VENV35)/lib || true
 	touch $@
 
 .PHONY: test-onmt35
