@@ -114,7 +114,7 @@ PLACED_FLOAT32: Table = {
     "thresholds": {64: Tile(32, 32, 4, 1), 128: Tile(16, 16, 4, 1)},
     "searched_thresholds": {64: Tile(32, 32, 8, 1), 128: Tile(16, 32, 8, 1)},
     "forward": {64: Tile(32, 32, 8, 1), 128: Tile(16, 16, 8, 1)},
-    "grad_query": {64: Tile(16, 32, 4, 1), 128: Tile(16, 32, 8, 1)},
+    "grad_query": {128: Tile(16, 32, 8, 1)},
     "grad_key_value": {64: Tile(32, 32, 8, 1), 128: Tile(16, 16, 8, 1)},
     "distances": {64: Tile(32, 32, 4, 1), 128: Tile(16, 16, 4, 1)},
     "totals": {128: Tile(32, 16, 4, 1)},
