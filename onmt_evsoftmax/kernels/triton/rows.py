@@ -34,7 +34,9 @@ class Tile(NamedTuple):
 
 def longest_tile(kernel: Kernel, float64: bool) -> int:
     """The longest row that is one tile: powers of any alpha, and float64, take more registers."""
-    return LONGEST_TILE // (4 if kernel.per_row else 1) // (2 if float64 else 1)
+    if kernel.per_row:
+        return LONGEST_TILE // (8 if float64 else 4)
+    return LONGEST_TILE // (4 if float64 else 1)
 
 
 def tile_for(columns: int, kernel: Kernel, float64: bool = False) -> Tile:

@@ -418,6 +418,9 @@ def rows_backward_long(
             log_p, h = curvature(q, gap)
             entropy += tl.sum(q * log_p, 1).to(tl.float64)
             mean_h += tl.sum(q * h, 1).to(tl.float64)
+    # Used once: of a sum that a loop ends with and that no conversion follows (float64), Triton 3.7
+    # compiles no second use.
+    mass = tl.maximum(mass, 0.0)
     mass = tl.where(mass > 0, mass, 1.0)
     mean = (weighted / mass).to(WIDE)
     of_alpha = zero

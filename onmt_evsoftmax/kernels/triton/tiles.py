@@ -39,18 +39,19 @@ LIGHT_9: Table = {
 #: With dropout, a bias or a mask for every query, and for searched thresholds: all of these take
 #: registers.
 HEAVY: Table = {
-    "thresholds": {64: Tile(64, 64, 8, 2), 128: Tile(64, 64, 8, 1), 256: Tile(32, 32, 4, 1)},
+    "thresholds": {64: Tile(64, 64, 8, 2), 256: Tile(32, 32, 4, 1)},
     "searched_thresholds": {
         64: Tile(64, 64, 8, 2),
         128: Tile(64, 32, 8, 2),
         256: Tile(32, 32, 8, 1),
     },
-    "forward": {64: Tile(64, 64, 8, 3), 128: Tile(64, 32, 8, 2), 256: Tile(32, 32, 8, 1)},
-    "grad_query": {64: Tile(64, 32, 8, 2), 128: Tile(32, 32, 4, 1), 256: Tile(32, 32, 8, 1)},
+    "forward": {64: Tile(64, 64, 8, 3), 256: Tile(32, 32, 8, 1)},
+    "grad_query": {64: Tile(64, 32, 8, 2), 128: Tile(32, 32, 8, 1), 256: Tile(16, 32, 8, 1)},
     "grad_key_value": {64: Tile(32, 64, 8, 1), 128: Tile(32, 32, 4, 1), 256: Tile(32, 32, 8, 1)},
 }
 HEAVY_9: Table = {
     **HEAVY,
+    "forward": {64: Tile(64, 64, 8, 3), 128: Tile(64, 32, 8, 2), 256: Tile(32, 32, 8, 1)},
     "thresholds": LIGHT_9["thresholds"],
     "searched_thresholds": {
         64: Tile(64, 64, 8, 2),
@@ -62,7 +63,7 @@ HEAVY_9: Table = {
 }
 #: float32, whose products take three times the operands; with heads above 128 every tile spills.
 FLOAT32: Table = {
-    "thresholds": {64: Tile(32, 32, 4, 2), 128: Tile(16, 16, 4, 1)},
+    "thresholds": {128: Tile(16, 16, 4, 1)},
     "searched_thresholds": {64: Tile(32, 32, 8, 1), 128: Tile(16, 32, 8, 1)},
     "forward": {64: Tile(32, 32, 8, 1), 128: Tile(16, 32, 8, 1)},
     "grad_query": {64: Tile(16, 32, 4, 1), 128: Tile(16, 16, 8, 1)},
@@ -91,15 +92,16 @@ PLACED: Table = {
         128: Tile(64, 32, 8, 2),
         256: Tile(32, 32, 8, 1),
     },
-    "forward": {256: Tile(32, 32, 8, 1)},
+    "forward": {128: Tile(32, 32, 8, 1), 256: Tile(16, 32, 8, 1)},
     "grad_query": {128: Tile(32, 32, 8, 1), 256: Tile(16, 32, 8, 1)},
     "grad_key_value": {128: Tile(32, 32, 8, 1), 256: Tile(16, 16, 8, 1)},
     "distances": {256: Tile(64, 32, 4, 1)},
     "totals": {256: Tile(32, 16, 4, 1)},
-    "near": {128: Tile(64, 32, 8, 1), 256: Tile(16, 32, 8, 1)},
+    "near": {64: Tile(64, 32, 8, 1), 128: Tile(32, 32, 8, 1), 256: Tile(16, 32, 8, 1)},
 }
 PLACED_9: Table = {
     **PLACED,
+    "near": {128: Tile(64, 32, 8, 1), 256: Tile(16, 32, 8, 1)},
     "thresholds": {256: Tile(32, 32, 4, 1)},
     "searched_thresholds": {128: Tile(64, 32, 8, 2), 256: Tile(16, 32, 8, 1)},
     "forward": {64: Tile(64, 64, 8, 2), 128: Tile(32, 32, 8, 1), 256: Tile(16, 32, 8, 1)},
@@ -110,26 +112,22 @@ PLACED_9: Table = {
         256: Tile(16, 16, 8, 1),
     },
 }
+#: float32 with position terms: heads above 64 spill.
 PLACED_FLOAT32: Table = {
-    "thresholds": {64: Tile(32, 32, 4, 1), 128: Tile(16, 16, 4, 1)},
-    "searched_thresholds": {64: Tile(32, 32, 8, 1), 128: Tile(16, 32, 8, 1)},
-    "forward": {64: Tile(32, 32, 8, 1), 128: Tile(16, 16, 8, 1)},
-    "grad_query": {64: Tile(16, 32, 4, 1), 128: Tile(16, 32, 8, 1)},
-    "grad_key_value": {64: Tile(32, 32, 8, 1), 128: Tile(16, 16, 8, 1)},
-    "distances": {64: Tile(32, 32, 4, 1), 128: Tile(16, 16, 4, 1)},
-    "totals": {128: Tile(32, 16, 4, 1)},
-    "near": {64: Tile(16, 32, 4, 1), 128: Tile(16, 16, 8, 1)},
-}
-#: The same on Hopper and later, where heads above 64 spill.
-PLACED_FLOAT32_9: Table = {
     "thresholds": {64: Tile(16, 16, 4, 1)},
-    "searched_thresholds": {64: Tile(16, 32, 4, 1)},
+    "searched_thresholds": {64: Tile(32, 32, 8, 1)},
     "forward": {64: Tile(16, 32, 8, 1)},
     "grad_query": {64: Tile(16, 32, 8, 1)},
-    "grad_key_value": {64: Tile(16, 16, 8, 1)},
-    "distances": {64: Tile(16, 32, 4, 1)},
+    "grad_key_value": {64: Tile(16, 32, 8, 1)},
+    "distances": {64: Tile(32, 32, 4, 1)},
     "totals": {64: Tile(32, 16, 4, 1)},
     "near": {64: Tile(16, 32, 4, 1)},
+}
+PLACED_FLOAT32_9: Table = {
+    **PLACED_FLOAT32,
+    "searched_thresholds": {64: Tile(16, 32, 4, 1)},
+    "grad_key_value": {64: Tile(16, 16, 8, 1)},
+    "distances": {64: Tile(16, 32, 4, 1)},
 }
 #: The interpreter takes as long for a large tile as for a small one.
 INTERPRETER = {
