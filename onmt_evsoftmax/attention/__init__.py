@@ -8,8 +8,15 @@ scores that differ only by rounding are different scores: on which side of a thr
 may depend on the backend.
 """
 
-from onmt_evsoftmax.attention.backends import BACKENDS, fusion_blocker
+from onmt_evsoftmax.attention.backends import BACKENDS, fusion_blocker, gpu_fusion_blocker
 from onmt_evsoftmax.attention.positions import Positions
 from onmt_evsoftmax.attention.sparse_attention import evsoftmax_attention, sparse_attention
 
-__all__ = ["BACKENDS", "Positions", "evsoftmax_attention", "fusion_blocker", "sparse_attention"]
+__all__ = [
+    "BACKENDS",
+    "Positions",
+    "evsoftmax_attention",
+    "fusion_blocker",
+    "gpu_fusion_blocker",
+    "sparse_attention",
+]

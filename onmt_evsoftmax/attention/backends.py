@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from onmt_evsoftmax.attention import blocks, explicit, fused, reasons
 from onmt_evsoftmax.attention.call import Call, Choice
+from onmt_evsoftmax.kernels.triton import serving
 from onmt_evsoftmax.normalizers.registry import Normalizer
 
 
@@ -61,4 +63,19 @@ def fusion_blocker(
         reasons.of_normalizer(Choice.of(normalizer))
         or reasons.of_head(head_size)
         or (reasons.of_library() if kernels_needed else None)
+    )
+
+
+def gpu_fusion_blocker(
+    normalizer: str | Normalizer | Callable[..., Any],
+    head_size: int,
+    dtype: torch.dtype,
+    positions: bool = False,
+) -> str | None:
+    """The same on this machine's GPU, for queries of this type; with position terms or without."""
+    choice = Choice.of(normalizer)
+    return (
+        reasons.of_normalizer(choice)
+        or reasons.of_gpu_choice(choice)
+        or serving.model_blocker(choice.attention_kernel, dtype, head_size, positions)
     )

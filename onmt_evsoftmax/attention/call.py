@@ -37,6 +37,13 @@ class Choice(NamedTuple):
             )
         return cls(normalizer, None, {})
 
+    @property
+    def attention_kernel(self) -> str:
+        """The name of the record's attention kernel, which must have one."""
+        assert self.record is not None
+        assert self.record.attention_kernel is not None
+        return self.record.attention_kernel
+
     def kernel_parameter(self) -> Any:
         """The parameter that the record's attention kernel takes, if it takes one."""
         if self.record is None or self.record.attention_parameter is None:

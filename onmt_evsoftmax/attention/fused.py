@@ -85,10 +85,8 @@ def _run_single(call: Call) -> tuple[Tensor, Tensor]:
     call = call.expanded()
     query, key, value = (_as4d(t) for t in call[:3])
     mask = None if call.key_mask is None else _as4d(call.key_mask.unsqueeze(-2))
-    assert call.choice.record is not None
-    assert call.choice.record.attention_kernel is not None
     out, p = kernels.single_query(
-        call.choice.record.attention_kernel,
+        call.choice.attention_kernel,
         query,
         key,
         value,
@@ -133,11 +131,9 @@ def _compute(call: Call, namespace: str) -> Tensor:
     elif call.mask is not None:
         whole = _as4d(call.mask.expand(*leading, query.size(2), key.size(2)))
         mask, bias = (whole, None) if whole.dtype == torch.bool else (None, whole.float())
-    assert call.choice.record is not None
-    assert call.choice.record.attention_kernel is not None
     options = (call.is_causal, call.scale, call.dropout_p, call.seed)
-    kernel = call.choice.record.attention_kernel
-    arguments = (kernel, query, key, value, mask, bias, *_terms(call, query), *options)
+    inputs = (query, key, value, mask, bias, *_terms(call, query))
+    arguments = (call.choice.attention_kernel, *inputs, *options)
     if torch.compiler.is_compiling():  # which knows operators better than Functions
         out = kernels.attention_forward(namespace, *arguments)[0]
     else:

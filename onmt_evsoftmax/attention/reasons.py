@@ -85,16 +85,20 @@ def _of_parameter(call: Call, parameter: Any) -> str | None:
 
 def of_gpu(call: Call) -> str | None:
     """Triton, a GPU that it multiplies matrices on, and a tile for heads of this size."""
+    return of_gpu_choice(call.choice) or serving.attention_blocker(
+        call.choice.attention_kernel, call.query, call.value, call.positions is not None
+    )
+
+
+def of_gpu_choice(choice: Choice) -> str | None:
+    """No attention kernel for GPUs takes a parameter of heads."""
     if kernels.chosen() == "torch":
         return "ONMT_EVSOFTMAX_BACKEND is torch"
-    record = call.choice.record
-    assert record is not None
-    assert record.attention_kernel is not None
-    if call.choice.kernel_parameter() is not None:
-        return f"there is no Triton attention for {record.name} of any {record.attention_parameter}"
-    return serving.attention_blocker(
-        record.attention_kernel, call.query, call.value, call.positions is not None
-    )
+    if choice.kernel_parameter() is None:
+        return None
+    assert choice.record is not None
+    parameter = choice.record.attention_parameter
+    return f"there is no Triton attention for {choice.record.name} of any {parameter}"
 
 
 def of_transformation() -> str | None:

@@ -18,7 +18,7 @@ from torch import nn
 
 import onmt_evsoftmax
 from onmt_evsoftmax import kernels
-from onmt_evsoftmax.attention import fusion_blocker
+from onmt_evsoftmax.attention import fusion_blocker, gpu_fusion_blocker
 from onmt_evsoftmax.kernels import triton
 from onmt_evsoftmax.kernels.triton.normalizers import NAMES
 from onmt_evsoftmax.opennmt import versions
@@ -84,8 +84,9 @@ class Placed:
     kind: str
     #: Who reads the attention matrix, if it is fused where nobody does; else None.
     fused_for: str | None = None
-    #: Why it is not fused.
+    #: Why it is not fused on the CPU, and on the GPU if there is one.
     blocker: str | None = None
+    gpu_blocker: str | None = None
 
 
 @dataclass(frozen=True)
@@ -98,17 +99,23 @@ class Report:
     placed: tuple[Placed, ...]
     translating: bool = False
 
-    @property
-    def fused(self) -> list[str]:
+    def fused(self, on_gpu: bool) -> list[str]:
         """What is computed without the attention matrix, in words, each once."""
         found: dict[str, None] = {}
-        # A step of decoding, one query per head, has a kernel on CPUs only; it yields the row, too.
-        steps = kernels.available() and not torch.cuda.is_available()
         for place in self.placed:
-            if place.fused_for and (place.kind == "encoder" or steps or not self.translating):
+            blocker = place.gpu_blocker if on_gpu else place.blocker
+            # A step of decoding, one query per head, has a kernel on CPUs only; it yields the row.
+            decodes = self.translating and place.kind != "encoder"
+            if place.fused_for and blocker is None and not (decodes and on_gpu):
                 limited = place.fused_for == EVALUATION and not self.translating
                 found[place.kind + (" in training" if limited else "")] = None
         return list(found)
+
+    def _fused_line(self) -> str:
+        on_cpu, on_gpu = (", ".join(self.fused(gpu)) or "none" for gpu in (False, True))
+        if not torch.cuda.is_available() or on_cpu == on_gpu:
+            return on_cpu
+        return f"{on_cpu} on CPU, {on_gpu} on GPU"
 
     def __str__(self) -> str:
         settings = self.settings.in_evaluation() if self.translating else self.settings
@@ -124,8 +131,8 @@ class Report:
             return line
         names = {chosen[place.kind] for place in self.placed}
         backends = {", ".join(row_backends(record_of(name).row_kernel)) for name in names}
-        fused = ", ".join(self.fused) or "none"
-        return f"{line}; backend: {', '.join(sorted(backends))}; fused attention: {fused}"
+        where = ", ".join(sorted(backends))
+        return f"{line}; backend: {where}; fused attention: {self._fused_line()}"
 
 
 def row_backends(kernel: str | None) -> list[str]:
@@ -159,7 +166,7 @@ def put_normalizers(
     sites = list(attention_sites(model))
     _refuse_leftovers(model, settings, {site.kind for site in sites})
     placed = [
-        _put(site, settings, _reader(model, site.kind, options))
+        _put(site, settings, _reader(model, site.kind, options), _dtype(options))
         for site in sites
         if site.chosen(settings) != STOCK
     ]
@@ -167,7 +174,7 @@ def put_normalizers(
     report = Report(settings, kinds, tuple(placed), translating=overrides is not None)
     # A translation inherits how its model was trained, which need not be possible here.
     demanded = overrides is None or "attention_backend" in overrides
-    if settings.backend == "fused" and demanded and not report.fused:
+    if settings.backend == "fused" and demanded and not (report.fused(False) or report.fused(True)):
         blockers = list(dict.fromkeys(place.blocker for place in placed if place.blocker))
         if any(place.fused_for for place in placed):
             blockers.append("decoding computes one row at a time, which is fused on CPUs only")
@@ -176,7 +183,12 @@ def put_normalizers(
     return report
 
 
-def _put(site: Site, settings: Settings, reader: str) -> Placed:
+def _dtype(options: Namespace) -> torch.dtype:
+    """The type of a model's queries on a GPU."""
+    return torch.float16 if getattr(options, "model_dtype", "fp32") == "fp16" else torch.float32
+
+
+def _put(site: Site, settings: Settings, reader: str, dtype: torch.dtype) -> Placed:
     """Put a new normalizer into one attention, and fuse that if it can be."""
     attention = site.module
     heads = site.heads if site.multi_headed else None
@@ -186,25 +198,27 @@ def _put(site: Site, settings: Settings, reader: str) -> Placed:
         attention.normalizer = module.train(attention.training)
         return Placed(site.kind)
     # A new module is in training mode, so what acts in training only is seen here, too.
-    blocker = _blocker(module.normalizer, attention, reader, settings.backend)
+    common = _blocker(attention, reader, settings.backend)
+    blocker = common or fusion_blocker(module.normalizer, attention.dim_per_head)
+    on_gpu: str | None = "there is no GPU"
+    if torch.cuda.is_available():
+        on_gpu = common or gpu_fusion_blocker(
+            module.normalizer, attention.dim_per_head, dtype, versions.adds_positions(attention)
+        )
     attention.softmax = module.train(attention.training)
     disable_fast_paths(attention)
-    if blocker is None:
+    if blocker is None or on_gpu is None:
         fuse(attention, reader)
-        return Placed(site.kind, fused_for=reader)
+        return Placed(site.kind, reader, blocker, on_gpu)
     if isinstance(attention, FusedAttention):  # from a call with other options
         attention.reader = ALWAYS
-    return Placed(site.kind, blocker=blocker)
+    return Placed(site.kind, None, blocker, on_gpu)
 
 
-def _blocker(normalizer: nn.Module, attention: Any, reader: str, backend: str) -> str | None:
-    """Why this attention of a model cannot be fused, or None."""
+def _blocker(attention: Any, reader: str, backend: str) -> str | None:
+    """Why this attention of a model cannot be fused, wherever it is computed, or None."""
     if backend == "explicit":
         return "attention_backend is explicit"
-    elsewhere = torch.cuda.is_available() and triton.available()
-    blocker = fusion_blocker(normalizer, attention.dim_per_head, kernels_needed=not elsewhere)
-    if blocker is not None:
-        return blocker
     if reader == ALWAYS:
         return "copy attention, coverage and guided alignment read the attention matrix"
     if versions.learns_bias(attention):

@@ -127,6 +127,11 @@ def alibi_slopes(attention: Any) -> Tensor | None:
     return slopes
 
 
+def adds_positions(attention: Any) -> bool:
+    """Whether distances add to the scores: relative positions or ALiBi; rotary ones (-1) do not."""
+    return attention.max_relative_positions not in (0, -1)
+
+
 def rotate(attention: Any, query: Tensor, key: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
     """Query and key (batch, heads, length, size) turned by their places, if 3.5.1 is asked to.
 

@@ -9,10 +9,13 @@ from typing import Any
 import onmt.model_builder
 import onmt.opts
 import pyonmttok
+import pytest
 import torch
 from onmt.translate import GNMTGlobalScorer, Translator
 from onmt.utils.parse import ArgumentParser
 
+from onmt_evsoftmax.kernels import triton
+from onmt_evsoftmax.kernels.triton import serving
 from onmt_evsoftmax.opennmt import install
 
 install()
@@ -106,3 +109,13 @@ def batch(lengths: list[int], seed: int = 0, vocabulary: int = 16) -> tuple[Any,
     for row, length in enumerate(lengths):
         ids[row, length:] = 1
     return ids, torch.tensor(lengths)
+
+
+def pretend_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (8, 0)) -> None:
+    """A GPU of this generation and Triton, as far as choosing a backend looks at them."""
+    properties = Namespace(major=capability[0], minor=capability[1])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    for module in (triton, serving):
+        monkeypatch.setattr(module, "available", lambda: True)

@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from models import LANGUAGE_MODEL, RNN, TRANSFORMER, batch, build, flags, parse, translator_of
+from models import (
+    LANGUAGE_MODEL,
+    RNN,
+    TRANSFORMER,
+    batch,
+    build,
+    flags,
+    parse,
+    pretend_gpu,
+    translator_of,
+)
 from workbench import IS_35
 
 from onmt_evsoftmax import kernels
@@ -92,6 +102,43 @@ def test_positions_are_fused_too(fused_calls: list[bool], normalizer: str, place
         torch.testing.assert_close(quick[name], value, atol=5e-5, rtol=1e-3, msg=name)
     report = put_normalizers(build(*model), parse(*model))
     assert str(report).endswith("fused attention: encoder, decoder, context in training")
+
+
+def losses_of_training(*arguments: str, nudge: float = 0.0, steps: int = 200) -> torch.Tensor:
+    """Of a small model that learns one batch; ``nudge`` changes every weight by so much first."""
+    model = build(*arguments, scale=0.2).train()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.mul_(1 + nudge * torch.randn(weights.shape, generator=generator))
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    source, lengths = batch([9, 4, 1, 6])
+    target, _ = batch([7, 3, 5, 2], seed=1)
+    losses = []
+    for _ in range(steps):
+        out, _ = model(source, target, lengths)
+        scores = model.generator(out).flatten(0, 1)
+        loss = torch.nn.functional.cross_entropy(scores, target[:, 1:].flatten(), ignore_index=1)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return torch.tensor(losses, dtype=torch.float64)
+
+
+@needs_kernels
+@pytest.mark.parametrize("normalizer", ["evsoftmax", "sparsemax", "entmax15"])
+def test_training_parts_by_rounding_alone(normalizer: str) -> None:
+    """Fused and explicit, 200 steps: as far apart as two trainings that begin 1e-7 apart."""
+    model = [*TRANSFORMER, *flags(attention_normalizer=normalizer, max_relative_positions=3)]
+    explicit = losses_of_training(*model, "-attention_backend", "explicit")
+    assert explicit[-1] < 0.5 * explicit[0]
+    nudged = losses_of_training(*model, "-attention_backend", "explicit", nudge=1e-7)
+    fused = losses_of_training(*model, "-attention_backend", "fused")
+    by_rounding = ((nudged - explicit).abs() / explicit).cummax(0).values
+    apart = (fused - explicit).abs() / explicit
+    assert apart[:10].max() < 1e-5
+    assert (apart <= 30 * by_rounding + 1e-5).all()
 
 
 def decoded(model: Any, steps: int = 6) -> list[torch.Tensor]:
@@ -237,6 +284,34 @@ def test_the_start_up_line_says_which(options: list[str], fused_line: str) -> No
     arguments = [*EVSOFTMAX, *options]
     report = put_normalizers(build(*EVSOFTMAX), parse(*arguments))
     assert str(report).endswith(f"kernels on CPU; fused attention: {fused_line}")
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("options", "capability", "on_gpu"),
+    [
+        ({}, (8, 0), None),
+        ({}, (7, 5), "none"),
+        ({"attention_normalizer": "entmax"}, (8, 0), "none"),
+        ({"hidden_size": 320}, (8, 0), "none"),  # heads of 160 in float32
+        ({"hidden_size": 320, "model_dtype": "fp16"}, (8, 0), None),
+        ({"hidden_size": 160, "max_relative_positions": 8}, (9, 0), "context in training"),
+    ],
+)
+def test_the_start_up_line_tells_the_gpu_from_the_cpu(
+    options: dict[str, object],
+    capability: tuple[int, int],
+    on_gpu: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Triton has no attention for learned alphas, for old GPUs, and for large float32 heads."""
+    width = options.get("hidden_size", 16)
+    arguments = [*EVSOFTMAX, *flags(**options, word_vec_size=width)]
+    model = build(*arguments)
+    pretend_gpu(monkeypatch, capability)
+    everywhere = "encoder, decoder, context in training"
+    found = everywhere if on_gpu is None else f"{everywhere} on CPU, {on_gpu} on GPU"
+    assert str(put_normalizers(model, parse(*arguments))).endswith(f"fused attention: {found}")
 
 
 @pytest.mark.parametrize(

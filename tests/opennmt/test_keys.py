@@ -8,8 +8,7 @@ from typing import Any
 
 import onmt.opts
 import pytest
-import torch
-from models import LANGUAGE_MODEL, TRANSFORMER, build, flags, parse
+from models import LANGUAGE_MODEL, TRANSFORMER, build, flags, parse, pretend_gpu
 from onmt.utils.misc import check_path
 from onmt.utils.parse import ArgumentParser
 from workbench import IS_35
@@ -167,13 +166,14 @@ class TestTranslation:
         assert str(report).endswith("fused attention: decoder")
         report = put_normalizers(build(*transformer), parse(*transformer), overrides=fused)
         assert str(report).endswith("fused attention: encoder, decoder, context")
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        with pytest.raises(UserError, match="fused is not possible here: decoding computes one"):
-            put_normalizers(model, parse(*options), overrides=fused)
+        pretend_gpu(monkeypatch)
         inherited = put_normalizers(model, parse(*options), overrides={})
-        assert str(inherited).endswith("fused attention: none")
+        assert str(inherited).endswith("fused attention: decoder on CPU, none on GPU")
         report = put_normalizers(build(*transformer), parse(*transformer), overrides=fused)
-        assert str(report).endswith("fused attention: encoder")
+        assert str(report).endswith("encoder, decoder, context on CPU, encoder on GPU")
+        monkeypatch.setattr(kernels, "available", lambda: False)
+        with pytest.raises(UserError, match=r"fused is not possible here: .*decoding computes one"):
+            put_normalizers(model, parse(*options), overrides=fused)
 
     def test_a_model_trained_fused_can_be_used_without_kernels(self) -> None:
         options = parse(

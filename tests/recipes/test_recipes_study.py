@@ -37,7 +37,7 @@ def runs(normalizers: str, seeds: str) -> set[str]:
 @pytest.mark.parametrize(
     ("words", "trained", "seeds"),
     [
-        (["corpus=demo"], "softmax evsoftmax", "1"),
+        (["corpus=demo"], "softmax evsoftmax", "1 2"),
         (["corpus=wmt16"], "softmax sparsemax entmax15 evsoftmax", "1"),
         # The command line overrules what the corpus has of its own, and what it has not.
         (["corpus=demo", "normalizers=[entmax15,sparsemax,evsoftmax]", "seeds=[3]"],

@@ -132,7 +132,7 @@ INLINE double evidential_row(Lists *l, int r) {
 }
 
 /* Dropout, masses of the distances, and the output of row i, whose list is its support. */
-INLINE void give_out(const Attention *task, const Packed *pack, const Lists *l, const Distances *d,
+INLINE void give_out(const Attention *task, const Packed *pack, const Lists *l, Distances *d,
                      int i, int64_t query, float *sum, float *out) {
     float *weight = l->score + i * l->room;
     int32_t *at = l->at + i * l->room;
@@ -147,10 +147,9 @@ INLINE void give_out(const Attention *task, const Packed *pack, const Lists *l, 
     list_add_rows(count, at, weight, pack->values, pack->value_size, 1.0f, sum);
     if (d->distances && task->relative_values) {
         float *mass = d->mass + i * d->distances;
+        list_window(l, d, i);
         sum_by_distance(task, pack, l, d, i, query, weight, mass);
-        for (int64_t m = 0; m < d->distances; m++)
-            add_scaled(sum, mass[m], task->relative_values + m * task->value_size,
-                       task->value_size);
+        add_relative(d, list_distances(d, mass), &d->value_table, sum);
     }
     write_row(out, sum, task->value_size, 1);
 }
@@ -191,8 +190,8 @@ static void forward_block(const Attention *task, Packed *pack, Lists *l, Distanc
     }
     place_distances(task, pack, d, first, rows);
     if (d->distances)
-        fill_distances(pack->queries, pack->size, rows, task->relative_keys, task->size,
-                       d->distances, d->keys);
+        fill_distances(pack->queries, rows, &d->key_table, task->size, d->distances, pack->scores,
+                       d->keys);
     if (known) {
         find_thresholds(task, pack, first / CHUNK, rows, l->threshold);
         if (has_terms(task)) add_mean_terms(task, pack, d, first, rows, seen, l->threshold);
@@ -265,6 +264,7 @@ INLINE int forward_blocks(int normalizer, const Attention *task, int64_t begin, 
             if (!arena.data) return NO_MEMORY;
         }
     }
+    read_tables(task, &distances);
     const int known = needs_sum(normalizer) && !task->bias && (!task->mask || packs(task));
     if (!known) pack.sums = NULL;
     const int64_t chunks = chunks_of(task), height = height_of(task, normalizer, known);

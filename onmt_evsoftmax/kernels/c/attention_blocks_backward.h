@@ -157,11 +157,11 @@ static void backward_block(const Attention *task, Packed *pack, Lists *l, Distan
     }
     place_distances(task, pack, d, first, rows);
     if (d->distances) {
-        fill_distances(pack->queries, pack->size, rows, task->relative_keys, task->size,
-                       d->distances, d->keys);
+        fill_distances(pack->queries, rows, &d->key_table, task->size, d->distances, pack->scores,
+                       d->keys);
         if (task->relative_values)
-            fill_distances(g->grad_out, pack->value_size, rows, task->relative_values,
-                           task->value_size, d->distances, d->values);
+            fill_distances(g->grad_out, rows, &d->value_table, task->value_size, d->distances,
+                           pack->scores, d->values);
     }
     const int64_t most_keys = visible(task, pack, first + rows - 1);
     for (int64_t tile = 0; tile < most_keys; tile += TILE) {
@@ -175,11 +175,12 @@ static void backward_block(const Attention *task, Packed *pack, Lists *l, Distan
             collect_support(l, normalizer, i, s, limit, level[i], most[i], tile);
         }
     }
-    memset(g->grad_query, 0, (size_t)(CHUNK * pack->size) * sizeof(float));
+    memset(g->grad_query, 0, (size_t)(rows * pack->size) * sizeof(float));
     for (int i = 0; i < rows; i++) {
         int32_t *at = l->at + i * l->room;
         const int64_t count = l->count[i];
         for (int64_t k = count; k < ROUNDED(count, LANES); k++) at[k] = 0;
+        if (d->distances) list_window(l, d, i);
         weigh_list(l, normalizer, i, level[i]);
         list_dot_rows(count, at, g->grad_out + i * pack->value_size, pack->values, pack->value_size,
                       l->grad + i * l->room);
@@ -190,16 +191,12 @@ static void backward_block(const Attention *task, Packed *pack, Lists *l, Distan
         float *mass = d->mass + i * d->distances, *grad = d->grad + i * d->distances;
         sum_by_distance(task, pack, l, d, i, first + i, l->score + i * l->room, mass);
         sum_by_distance(task, pack, l, d, i, first + i, l->grad + i * l->room, grad);
-        const float *query = pack->queries + i * pack->size;
-        const float *grad_out = g->grad_out + i * pack->value_size;
-        for (int64_t m = 0; m < d->distances; m++) {
-            add_scaled(g->grad_query + i * pack->size, grad[m],
-                       task->relative_keys + m * task->size, task->size);
-            add_scaled(g->grad_relative_keys + m * task->size, grad[m], query, task->size);
-            if (task->relative_values)
-                add_scaled(g->grad_relative_values + m * task->value_size, mass[m], grad_out,
-                           task->value_size);
-        }
+        const int64_t found = list_distances(d, grad);
+        add_relative(d, found, &d->key_table, g->grad_query + i * pack->size);
+        add_to_table(d, found, pack->queries + i * pack->size, task->size, g->grad_relative_keys);
+        if (task->relative_values)
+            add_to_table(d, list_distances(d, mass), g->grad_out + i * pack->value_size,
+                         task->value_size, g->grad_relative_values);
     }
     for (int i = 0; i < rows; i++)
         write_row(row_of(&task->grad_query, p, first + i), g->grad_query + i * pack->size,
@@ -246,6 +243,7 @@ INLINE int backward_blocks(int normalizer, const Attention *task, int64_t begin,
             if (!arena.data) return NO_MEMORY;
         }
     }
+    read_tables(task, &distances);
     const int64_t chunks = chunks_of(task);
     lists.gap = 1; /* read, but not used, where there is no alpha */
     for (int64_t item = begin; item < end; item++) {
@@ -253,8 +251,8 @@ INLINE int backward_blocks(int normalizer, const Attention *task, int64_t begin,
         lists.grad_alpha = 0;
         const int64_t split = item % task->splits;
         pack_head(task, &pack, item / task->splits);
-        memset(g.grad_keys, 0, (size_t)(keys * pack.size) * sizeof(float));
-        memset(g.grad_values, 0, (size_t)(keys * pack.value_size) * sizeof(float));
+        memset(g.grad_keys, 0, (size_t)(pack.count * pack.size) * sizeof(float));
+        memset(g.grad_values, 0, (size_t)(pack.count * pack.value_size) * sizeof(float));
         g.grad_relative_keys = part_of(task->grad_relative_keys, item, &distances, task->size);
         g.grad_relative_values =
             part_of(task->grad_relative_values, item, &distances, task->value_size);

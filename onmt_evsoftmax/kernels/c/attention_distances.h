@@ -1,23 +1,63 @@
 /* What enters scores beside query . key, and leaves beside the values: position terms, a bias and a
  * mask per query. Part of `variant.h`. */
 
+/* A table of relative positions, as the kernels read it. */
+typedef struct {
+    int64_t size;           /* of a row, padded to whole vectors */
+    float *rows;            /* [distances][size], padded with zeros */
+    float *panels;          /* [distances / PANEL][size][PANEL], transposed; see `Packed` */
+} RelativeTable;
+
 /* What position terms need for the rows of a chunk. */
 typedef struct {
     int64_t distances;      /* 2 window + 1, or 0 without relative positions */
+    RelativeTable key_table, value_table; /* of the keys, and of the values if they have one */
     float *keys;            /* [CHUNK][distances]: query . relative key */
     float *values;          /* [CHUNK][distances]: backward, grad_out . relative value */
     float *mass;            /* [CHUNK][distances]: weights of the keys at a distance */
     float *grad;            /* [CHUNK][distances]: backward, dS of the keys at a distance */
+    float *weight;          /* [distances], [distances]: those of one row that are not 0, … */
+    int32_t *at;            /* … and their numbers */
     int64_t near[CHUNK], far[CHUNK]; /* packed keys before `near` are beyond the window on the left,
                                       * those from `far` on are beyond it on the right */
+    int64_t begin, end;     /* the same among the listed keys of one row */
 } Distances;
+
+INLINE void lay_out_table(RelativeTable *t, int64_t distances, int64_t size, Arena *arena) {
+    t->size = ROUNDED(size, LANES);
+    t->rows = take(arena, distances * t->size, sizeof(float));
+    t->panels = take(arena, ROUNDED(distances, PANEL) * size, sizeof(float));
+}
 
 INLINE void lay_out_distances(const Attention *task, Distances *d, Arena *arena, int backward) {
     d->distances = task->window ? 2 * task->window + 1 : 0;
+    lay_out_table(&d->key_table, d->distances, task->size, arena);
+    lay_out_table(&d->value_table, task->relative_values ? d->distances : 0, task->value_size,
+                  arena);
     d->keys = take(arena, CHUNK * d->distances, sizeof(float));
     d->mass = take(arena, CHUNK * d->distances, sizeof(float));
     d->values = backward ? take(arena, CHUNK * d->distances, sizeof(float)) : NULL;
     d->grad = backward ? take(arena, CHUNK * d->distances, sizeof(float)) : NULL;
+    /* Whole vectors are written behind the last. */
+    d->weight = take(arena, d->distances + LANES, sizeof(float));
+    d->at = take(arena, d->distances + LANES, sizeof(int32_t));
+}
+
+static void read_table(RelativeTable *t, const float *from, int64_t distances, int64_t size) {
+    for (int64_t m = 0; m < distances; m++) copy_row(t->rows + m * t->size, from + m * size, size, 1);
+    for (int64_t m = 0; m < ROUNDED(distances, PANEL); m += LANES) {
+        const float *row[LANES];
+        for (int i = 0; i < LANES; i++) row[i] = m + i < distances ? from + (m + i) * size : NULL;
+        transpose_rows(row, size, t->panels + m / PANEL * PANEL * size + m % PANEL);
+    }
+}
+
+/* Once for all heads, which share the tables. */
+static void read_tables(const Attention *task, Distances *d) {
+    if (!d->distances) return;
+    read_table(&d->key_table, task->relative_keys, d->distances, task->size);
+    if (task->relative_values)
+        read_table(&d->value_table, task->relative_values, d->distances, task->value_size);
 }
 
 INLINE float dot_plain(const float *a, const float *b, int64_t size) {
@@ -37,20 +77,53 @@ INLINE void add_scaled(float *to, float weight, const float *from, int64_t size)
     for (; e < size; e++) to[e] += from[e] * weight;
 }
 
-/* Tables of the relative positions of a chunk: `from` has its queries (or gradients of outputs). */
-static void fill_distances(const float *from, int64_t stride, int rows, const float *table,
-                           int64_t size, int64_t distances, float *to) {
-    for (int i = 0; i < rows; i++)
-        for (int64_t m = 0; m < distances; m++)
-            to[i * distances + m] = dot_plain(from + i * stride, table + m * size, size);
+/* Products of the rows of a chunk, queries or gradients of outputs, with all rows of a table of rows
+ * of `size` floats. `scores` is a tile's, and is overwritten. */
+static void fill_distances(const float *from, int rows, const RelativeTable *t, int64_t size,
+                           int64_t distances, float *scores, float *to) {
+    for (int64_t m = 0; m < distances; m += PANEL) {
+        const int64_t count = distances - m < PANEL ? distances - m : PANEL;
+        score_rows(from, t->size, size, t->panels + m * size, 0, rows, scores);
+        for (int i = 0; i < rows; i++)
+            memcpy(to + i * distances + m, scores + i * TILE, (size_t)count * sizeof(float));
+    }
 }
 
+/* Those of one row's numbers, by distance, that are not 0, to `weight` and `at`; in a short row they
+ * are few. Returns how many. */
+INLINE int64_t list_distances(const Distances *d, const float *x) {
+    int64_t found = 0;
+    for (int64_t m = 0; m < d->distances; m += LANES) {
+        const int rest = (int)(d->distances - m);
+        const vf w = rest < LANES ? load_first(x + m, rest, 0.0f) : load(x + m);
+        found += compress_at(d->weight + found, d->at + found, w, counting(m), w != splat(0.0f));
+    }
+    return found;
+}
+
+/* sum += x[m] * (row m of the table) over what `list_distances` listed. */
+INLINE void add_relative(const Distances *d, int64_t found, const RelativeTable *t, float *sum) {
+    list_add_rows(found, d->at, d->weight, t->rows, t->size, 1.0f, sum);
+}
+
+/* Row m of a table's gradient += x[m] * from, over the same. */
+INLINE void add_to_table(const Distances *d, int64_t found, const float *from, int64_t size,
+                         float *grad) {
+    for (int64_t k = 0; k < found; k++)
+        add_scaled(grad + d->at[k] * size, d->weight[k], from, size);
+}
+
+/* Where the window of each row begins and ends: it moves on with the rows. */
 static void place_distances(const Attention *task, const Packed *pack, Distances *d, int64_t first,
                             int rows) {
-    for (int i = 0; d->distances && i < rows; i++) {
+    if (!d->distances || !rows) return;
+    int64_t near = packed_up_to(pack, first + task->offset - task->window), far = near;
+    for (int i = 0; i < rows; i++) {
         const int64_t at = first + i + task->offset;
-        d->near[i] = packed_up_to(pack, at - task->window);
-        d->far[i] = packed_up_to(pack, at + task->window - 1);
+        while (near < pack->count && pack->position[near] <= at - task->window) near++;
+        while (far < pack->count && pack->position[far] < at + task->window) far++;
+        d->near[i] = near;
+        d->far[i] = far;
     }
 }
 
@@ -66,6 +139,19 @@ INLINE void add_constant(float *s, int64_t begin, int64_t end, float x) {
     for (; j < end; j++) s[j] += x;
 }
 
+/* Adds what the table has for each of the keys begin .. end-1 of a tile, all within the window; as a
+ * rule none between them is masked, and what is added stands side by side. */
+INLINE void add_window(const Attention *task, const Packed *pack, int64_t query, int64_t tile,
+                       int64_t begin, int64_t end, const float *table, float *s) {
+    int64_t j = begin;
+    const int32_t *at = pack->position + tile;
+    if (end - begin >= LANES && at[end - 1] - at[begin] == end - 1 - begin) {
+        const float *from = table + distance_of(task, pack, query, tile + begin) - begin;
+        for (; j + LANES <= end; j += LANES) store(s + j, load(s + j) + load(from + j));
+    }
+    for (; j < end; j++) s[j] += table[distance_of(task, pack, query, tile + j)];
+}
+
 /* Adds to the scores of row i with `count` packed keys from `tile` on whatever is not query . key,
  * and makes those of masked keys -inf. Without a mask per query or a bias keys are packed; with
  * either they are in their places. */
@@ -78,8 +164,7 @@ INLINE void add_terms(const Attention *task, const Packed *pack, const Distances
         const int64_t begin = near < 0 ? 0 : near > count ? count : near;
         const int64_t end = far < begin ? begin : far > count ? count : far;
         add_constant(s, 0, begin, table[0]);
-        for (int64_t j = begin; j < end; j++)
-            s[j] += table[distance_of(task, pack, query, tile + j)];
+        add_window(task, pack, query, tile, begin, end, table, s);
         add_constant(s, end, count, table[d->distances - 1]);
     }
     if (task->slopes) {
@@ -112,37 +197,46 @@ INLINE int has_terms(const Attention *task) {
 
 /* --------------------------------------------------------------------- lists and distances */
 
-/* The first listed key of row i whose place among the packed is not before `place`. */
+/* The first listed key of row i whose place among the packed is not before `place`. The processor
+ * could not guess which half it is in: nothing branches on that. */
 INLINE int64_t listed_from(const Lists *l, int i, int64_t place) {
-    const int32_t *at = l->at + i * l->room;
-    int64_t low = 0, high = l->count[i];
-    while (low < high) {
-        const int64_t middle = (low + high) / 2;
-        if (at[middle] < place) low = middle + 1;
-        else high = middle;
+    const int32_t *const at = l->at + i * l->room, *from = at;
+    int64_t left = l->count[i];
+    while (left > 0) {
+        const int64_t half = (left + 1) / 2;
+        from += from[half - 1] < place ? half : 0;
+        left -= half;
     }
-    return low;
+    return from - at;
+}
+
+/* The listed keys begin .. end-1 of row i are within the window; as a rule most are not. */
+INLINE void list_window(const Lists *l, Distances *d, int i) {
+    d->begin = listed_from(l, i, d->near[i]);
+    d->end = listed_from(l, i, d->far[i]);
 }
 
 INLINE float sum_of(const float *x, int64_t begin, int64_t end) {
-    Sum sum = {{0}, {0}};
+    double total = 0;
     int64_t k = begin;
-    for (; k + LANES <= end; k += LANES) sum_vector(&sum, load(x + k));
-    double total = sum_total(&sum);
+    if (k + LANES <= end) { /* else, as in most short rows, there is nothing to add up in lanes */
+        Sum sum = {{0}, {0}};
+        for (; k + LANES <= end; k += LANES) sum_vector(&sum, load(x + k));
+        total = sum_total(&sum);
+    }
     for (; k < end; k++) total += x[k];
     return (float)total;
 }
 
-/* What the listed keys of row i have of x, by their distances. Lists are in the order of the keys,
- * so those beyond the window, most of them, come first and last. */
+/* What the listed keys of row i have of x, by their distances; see `list_window`. */
 INLINE void sum_by_distance(const Attention *task, const Packed *pack, const Lists *l,
                             const Distances *d, int i, int64_t query, const float *x, float *to) {
     const int32_t *at = l->at + i * l->room;
-    const int64_t begin = listed_from(l, i, d->near[i]), end = listed_from(l, i, d->far[i]);
     memset(to, 0, (size_t)d->distances * sizeof(float));
-    for (int64_t k = begin; k < end; k++) to[distance_of(task, pack, query, at[k])] += x[k];
-    to[0] += sum_of(x, 0, begin);
-    to[d->distances - 1] += sum_of(x, end, l->count[i]);
+    for (int64_t k = d->begin; k < d->end; k++)
+        to[distance_of(task, pack, query, at[k])] += x[k];
+    to[0] += sum_of(x, 0, d->begin);
+    to[d->distances - 1] += sum_of(x, d->end, l->count[i]);
 }
 
 /* x of every listed key of row i plus what the table has for its distance. */
@@ -150,10 +244,10 @@ INLINE void add_by_distance(const Attention *task, const Packed *pack, const Lis
                             const Distances *d, int i, int64_t query, const float *table,
                             float *x) {
     const int32_t *at = l->at + i * l->room;
-    const int64_t begin = listed_from(l, i, d->near[i]), end = listed_from(l, i, d->far[i]);
-    add_constant(x, 0, begin, table[0]);
-    for (int64_t k = begin; k < end; k++) x[k] += table[distance_of(task, pack, query, at[k])];
-    add_constant(x, end, l->count[i], table[d->distances - 1]);
+    add_constant(x, 0, d->begin, table[0]);
+    for (int64_t k = d->begin; k < d->end; k++)
+        x[k] += table[distance_of(task, pack, query, at[k])];
+    add_constant(x, d->end, l->count[i], table[d->distances - 1]);
 }
 
 /* What the terms add to the mean score of every row: the number of keys at each distance, and the

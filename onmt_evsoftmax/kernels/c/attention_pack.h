@@ -78,6 +78,19 @@ INLINE void copy_row(float *to, const float *from, int64_t size, float factor) {
     if (d < size) store(to + d, load_first(from + d, (int)(size - d), 0.0f) * factor);
 }
 
+/* LANES rows of `size` floats, transposed, into one half of a panel; zeros for a row that is NULL. */
+INLINE void transpose_rows(const float *const row[LANES], int64_t size, float *half) {
+    for (int64_t d = 0; d < size; d += LANES) {
+        const int rest = (int)(size - d);
+        vf v[LANES];
+        for (int i = 0; i < LANES; i++)
+            v[i] = !row[i] ? splat(0.0f)
+                 : rest >= LANES ? load(row[i] + d) : load_first(row[i] + d, rest, 0.0f);
+        transpose(v);
+        for (int i = 0; i < LANES && i < rest; i++) store(half + (d + i) * PANEL, v[i]);
+    }
+}
+
 /* PANEL keys from packed key `first` on, transposed; keys beyond the last are zero. */
 INLINE void pack_panel(const Attention *task, Packed *pack, Place p, int64_t first, float *panel) {
     for (int half = 0; half < 2; half++) {
@@ -86,16 +99,7 @@ INLINE void pack_panel(const Attention *task, Packed *pack, Place p, int64_t fir
             const int64_t at = first + half * LANES + i;
             row[i] = at < pack->count ? row_of(&task->key, p, pack->position[at]) : NULL;
         }
-        for (int64_t d = 0; d < task->size; d += LANES) {
-            const int rest = (int)(task->size - d);
-            vf v[LANES];
-            for (int i = 0; i < LANES; i++)
-                v[i] = !row[i] ? splat(0.0f)
-                     : rest >= LANES ? load(row[i] + d) : load_first(row[i] + d, rest, 0.0f);
-            transpose(v);
-            for (int i = 0; i < LANES && i < rest; i++)
-                store(panel + (d + i) * PANEL + half * LANES, v[i]);
-        }
+        transpose_rows(row, task->size, panel + half * LANES);
     }
 }
 

@@ -22,25 +22,29 @@ INLINE void score_panel(const int rows, const float *queries, int64_t stride, in
     }
 }
 
+/* The same for rows begin .. end-1 of a chunk. */
+INLINE void score_rows(const float *queries, int64_t stride, int64_t size, const float *panel,
+                       int begin, int end, float *scores) {
+    for (int i = begin; i < end;) {
+        const float *from = queries + i * stride;
+        float *to = scores + i * TILE;
+        switch (end - i) {
+        case 1: score_panel(1, from, stride, size, panel, to); i += 1; break;
+        case 2: score_panel(2, from, stride, size, panel, to); i += 2; break;
+        case 3: score_panel(3, from, stride, size, panel, to); i += 3; break;
+        case 4: score_panel(4, from, stride, size, panel, to); i += 4; break;
+        case 5: score_panel(5, from, stride, size, panel, to); i += 5; break;
+        default: score_panel(6, from, stride, size, panel, to); i += 6; break;
+        }
+    }
+}
+
 /* scores[i][j] of queries begin .. end-1 of the chunk with packed keys tile .. tile + count - 1. */
 static void score_tile(const Attention *task, const Packed *pack, int64_t tile, int64_t count,
                        int begin, int end) {
-    const int64_t size = task->size, stride = pack->size;
-    for (int j = 0; j < count; j += PANEL) {
-        const float *panel = pack->panels + (tile + j) * size;
-        for (int i = begin; i < end;) {
-            const float *queries = pack->queries + i * stride;
-            float *scores = pack->scores + i * TILE + j;
-            switch (end - i) {
-            case 1: score_panel(1, queries, stride, size, panel, scores); i += 1; break;
-            case 2: score_panel(2, queries, stride, size, panel, scores); i += 2; break;
-            case 3: score_panel(3, queries, stride, size, panel, scores); i += 3; break;
-            case 4: score_panel(4, queries, stride, size, panel, scores); i += 4; break;
-            case 5: score_panel(5, queries, stride, size, panel, scores); i += 5; break;
-            default: score_panel(6, queries, stride, size, panel, scores); i += 6; break;
-            }
-        }
-    }
+    for (int j = 0; j < count; j += PANEL)
+        score_rows(pack->queries, pack->size, task->size, pack->panels + (tile + j) * task->size,
+                   begin, end, pack->scores + j);
 }
 
 /* ------------------------------------------------------------------------------ what is kept */

@@ -32,8 +32,9 @@ INLINE void entmax_group(const Group *g, uint8_t *support, float *candidates, in
     int64_t found[LANES] = {0}, most = 0;
     store(max, g->max);
     for (int i = 0; i < LANES; i++) {
-        gap[i] = i < g->rows ? (float)entmax_gap(g->parameter[i]) : 1.0f;
+        gap[i] = 1.0f;
         if (i >= g->rows || g->unsound >> i & 1) continue;
+        gap[i] = (float)entmax_gap(g->parameters ? g->parameters[i] : g->parameter);
         found[i] = gather(g->x[i], n, splat(max[i]), 1.0f, -1.0f / gap[i], candidates + i * room);
         most = found[i] > most ? found[i] : most;
     }

@@ -85,10 +85,9 @@ INLINE void evsoftmax_weigh(const Group *g, float eps, uint8_t *support) {
 }
 
 INLINE void evsoftmax_group(const Group *g, uint8_t *support, float *candidates, int64_t room) {
-    const double eps = g->parameter[0]; /* one for all rows */
     (void)candidates, (void)room;
-    if (eps > 0)
-        evsoftmax_weigh(g, (float)eps, support);
+    if (g->parameter > 0)
+        evsoftmax_weigh(g, (float)g->parameter, support);
     else
         evsoftmax_weigh(g, 0.0f, support);
 }

@@ -13,7 +13,8 @@ typedef struct {
     float *p[LANES];         /* where probabilities go; a row that needs a copy is copied there */
     const char *next[LANES]; /* about where the same row of the next group is */
     uint32_t unsound;        /* rows that cannot be normalized, as bits */
-    double parameter[LANES];
+    double parameter;        /* of all rows, unless `parameters`, which may be NULL, has each row's */
+    const double *parameters;
     /* Of the entries of each row that take part; the sum only if it was asked for. */
     vf max;
     Sum sum, count;
@@ -106,6 +107,11 @@ static __attribute__((noinline)) void untangle(Group *g, int i) {
     if (bits_of(poisoned) || count == 0) g->unsound |= 1u << i;
 }
 
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized" /* counts are set and read with a mask only */
+#endif
+
 /* The next `rows` rows at the cursor, of which `first` is the first; `copies` holds `room` floats
  * for each row that is not float32. */
 INLINE void read_group(Group *g, int with_sum, const RowsForward *task, Cursor *at, int64_t first,
@@ -121,9 +127,10 @@ INLINE void read_group(Group *g, int with_sum, const RowsForward *task, Cursor *
     g->rows = rows;
     g->unsound = 0;
     g->bytes = task->dtype == FLOAT32 ? 4 : 2;
+    g->parameter = task->parameter;
+    g->parameters = task->parameters ? task->parameters + first : NULL;
     for (int i = 0; i < rows; i++, cursor_next(at)) {
         const float *x = (const float *)task->scores + at->scores;
-        g->parameter[i] = task->parameters ? task->parameters[first + i] : task->parameter;
         g->p[i] = (float *)task->probabilities + (first + i) * n;
         g->next[i] = (const char *)task->scores + (at->scores + rows * n) * g->bytes;
         if (task->dtype != FLOAT32) {
@@ -137,7 +144,6 @@ INLINE void read_group(Group *g, int with_sum, const RowsForward *task, Cursor *
             count[i] = counts.low + counts.high;
         } else {
             part = read_plain(with_sum, x, n);
-            count[i] = (vd){0};
         }
         g->x[i] = task->mask ? g->p[i] : x;
         max[i] = part.max;
@@ -155,6 +161,10 @@ INLINE void read_group(Group *g, int with_sum, const RowsForward *task, Cursor *
     for (int i = 0; suspects && i < rows; i++)
         if (suspects >> i & 1) untangle(g, i);
 }
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
 
 /* Whether row i cannot be normalized; if so its result is written: NaN where an entry takes part, 0
  * elsewhere, and so everywhere in an empty row. `support` is NULL or of this row. */

@@ -30,23 +30,11 @@ def find_means(call: Call, thresholds: Tensor) -> None:
         mask_strides = call.strides("mask", mask)
         del mask_strides["mask_l"]
         threshold_kernels.key_sums[(counts.numel(),)](
-            key,
-            mask,
-            sums,
-            counts,
-            heads // shared,
-            call.sizes["heads_per_key"] if own else 1,
-            key.size(2),
-            chunks,
-            **call.strides("key", key),
-            **mask_strides,
-            SIZE=key.size(3),
-            BLOCK=block_of(key.size(3)),
-            CHUNK=tile.queries,
-            MASK=call.kind.value,
-            num_warps=4,
+            key, mask, sums, counts, heads // shared, call.sizes["heads_per_key"] if own else 1,
+            key.size(2), chunks, **call.strides("key", key), **mask_strides, SIZE=key.size(3),
+            BLOCK=block_of(key.size(3)), CHUNK=tile.queries, MASK=call.kind.value, num_warps=4,
             enable_fp_fusion=True,
-        )
+        )  # fmt: skip
         causal = call.options.causal
         sums, counts = _running_sums(sums, causal), _running_sums(counts, causal)
         chunks = sums.size(2)

@@ -109,27 +109,11 @@ def write_ends(table, rows, inside, left, right, window):
 
 @triton.jit
 def masked_scores(
-    dots,
-    i,
-    j,
-    first_query,
-    first_key,
-    queries,
-    keys,
-    scale,
-    mask,
-    mask_l,
-    mask_s,
-    bias,
-    bias_l,
-    bias_s,
-    key_terms,
-    alibi,
-    window,
-    offset,
-    CAUSAL: tl.constexpr,
-    MASK: tl.constexpr,
-):
+    dots, i, j, first_query, first_key, queries, keys, scale, mask,
+    mask_l, mask_s, bias,
+    bias_l, bias_s, key_terms, alibi, window, offset,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr,
+):  # fmt: skip
     """Scores from products of queries and keys; -inf where a query does not see a key.
 
     ``key_terms`` (queries, distances) and ``alibi`` (one number) are what the distance adds.

@@ -23,22 +23,10 @@ from onmt_evsoftmax.kernels.triton.attention_tile import (
 
 @triton.jit(do_not_specialize=["queries", "distances", "blocks"])
 def distance_products(
-    vectors,
-    table,
-    out,
-    heads,
-    queries,
-    distances,
-    blocks,
-    scale,
-    vectors_b,
-    vectors_h,
-    vectors_l,
-    SIZE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    M: tl.constexpr,
-    N: tl.constexpr,
-):
+    vectors, table, out, heads, queries, distances, blocks, scale,
+    vectors_b, vectors_h, vectors_l,
+    SIZE: tl.constexpr, BLOCK: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
     """Products of M queries (or gradients of outputs) and the rows of a table of positions.
 
     A kernel, since torch's own product may be TF32, which is not for scores.
@@ -82,23 +70,11 @@ def places_before(place, places, limit):
 
 @triton.jit(do_not_specialize=LENGTHS)
 def distance_totals(
-    key_terms,
-    slopes,
-    numbers,
-    places,
-    of_distances,
-    heads,
-    queries,
-    keys,
-    blocks,
-    window,
+    key_terms, slopes, numbers, places, of_distances, heads, queries, keys, blocks, window,
     offset,
-    numbers_b,
-    numbers_h,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    CAUSAL: tl.constexpr,
-):
+    numbers_b, numbers_h,
+    M: tl.constexpr, N: tl.constexpr, CAUSAL: tl.constexpr,
+):  # fmt: skip
     """What position terms add to the sum of the scores of M queries, in float64.
 
     ``numbers`` and ``places``, (…, keys + 1), are how many keys before each take part, and the sum
@@ -146,62 +122,15 @@ def distance_totals(
 
 @triton.jit(do_not_specialize=LENGTHS)
 def near_distances(
-    query,
-    key,
-    value,
-    mask,
-    bias,
-    key_terms,
-    slopes,
-    value_terms,
-    grad,
-    tops,
-    thresholds,
-    inverses,
-    deltas,
-    table,
-    seed,
-    heads,
-    heads_per_key,
-    queries,
-    keys,
-    blocks,
-    scale,
-    least,
-    factor,
-    window,
-    offset,
-    query_b,
-    query_h,
-    query_l,
-    key_b,
-    key_h,
-    key_s,
-    value_b,
-    value_h,
-    value_s,
-    mask_b,
-    mask_h,
-    mask_l,
-    mask_s,
-    bias_b,
-    bias_h,
-    bias_l,
-    bias_s,
-    grad_b,
-    grad_h,
-    grad_l,
-    WEIGHTS: tl.constexpr,
-    SLOPE: tl.constexpr,
-    SIZE: tl.constexpr,
-    VALUE_SIZE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    VALUE_BLOCK: tl.constexpr,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    MASK: tl.constexpr,
-):
+    query, key, value, mask, bias, key_terms, slopes, value_terms, grad, tops, thresholds,
+    inverses, deltas, table, seed, heads, heads_per_key, queries, keys, blocks, scale, least,
+    factor, window, offset,
+    query_b, query_h, query_l, key_b, key_h, key_s, value_b, value_h, value_s, mask_b, mask_h,
+    mask_l, mask_s, bias_b, bias_h, bias_l, bias_s, grad_b, grad_h, grad_l,
+    WEIGHTS: tl.constexpr, SLOPE: tl.constexpr, SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
+    BLOCK: tl.constexpr, VALUE_BLOCK: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr,
+):  # fmt: skip
     """The columns strictly inside the window of a table for M queries.
 
     With ``grad``: gradients of the scores; else probabilities, after dropout. Only the keys within
@@ -249,27 +178,11 @@ def near_distances(
         seen = visible_keys(mask_base, start, mask_s, j, keys, MASK)
         k = read_tile(key_base, start, key_s, j, seen, SIZE, BLOCK)
         s = masked_scores(
-            product(q, tl.trans(k)),
-            i[:, None],
-            j[None, :],
-            first,
-            start,
-            queries,
-            keys,
-            scale,
+            product(q, tl.trans(k)), i[:, None], j[None, :], first, start, queries, keys, scale,
             mask_base,
-            mask_l,
-            mask_s,
-            bias_base,
-            bias_l,
-            bias_s,
-            terms_base,
-            alibi,
-            window,
-            offset,
-            CAUSAL,
-            MASK,
-        )
+            mask_l, mask_s, bias_base,
+            bias_l, bias_s, terms_base, alibi, window, offset, CAUSAL, MASK,
+        )  # fmt: skip
         p, slope = probabilities(s, top[:, None], bar[:, None], inverse[:, None], WEIGHTS, SLOPE)
         kept = 1.0
         if seed is not None:

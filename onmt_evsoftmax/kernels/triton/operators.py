@@ -263,20 +263,9 @@ def _attention_backward(grad: Tensor, *arguments: Any) -> Five:
             f"float32 {tuple(rows)} and {(*rows, distances)}"
         )
     of_query, of_key, of_value, *of_tables = attention.attention_backward(
-        grad,
-        normalizer,
-        query,
-        key,
-        value,
-        mask,
-        bias,
-        out,
-        tops,
-        thresholds,
-        inverses,
-        masses,
+        grad, normalizer, query, key, value, mask, bias, out, tops, thresholds, inverses, masses,
         options,
-    )
+    )  # fmt: skip
     # An operator returns tensors: what there is not is empty.
     of_keys, of_values = (query.new_empty(0) if t is None else t for t in of_tables)
     return of_query, of_key, of_value, of_keys, of_values

@@ -86,31 +86,13 @@ def rows_forward(
     wide = tl.float64 if scores.dtype == torch.float64 else tl.float32
     with _device(scores):
         kernel[(triton.cdiv(rows, tile.rows),)](
-            scores,
-            mask,
-            alpha,
-            p,
-            support,
-            rows,
-            columns,
-            *sizes[1:],
-            *strides[0],
-            *strides[1],
-            0 if mask is None else mask.stride(-1),
-            *strides[2],
-            WEIGH=functions.weigh,
-            THRESHOLD=functions.threshold,
-            STEEPNESS=functions.steepness,
-            WANTED=functions.wanted,
-            GAP=functions.gap,
-            PARAMETER=parameter,
-            WIDE=wide,
-            TOLERANCE=_TOLERANCE[wide],
-            ROWS=tile.rows,
-            COLUMNS=tile.columns,
-            num_warps=tile.warps,
-            enable_fp_fusion=True,
-        )
+            scores, mask, alpha, p, support, rows, columns, *sizes[1:], *strides[0], *strides[1],
+            0 if mask is None else mask.stride(-1), *strides[2], WEIGH=functions.weigh,
+            THRESHOLD=functions.threshold, STEEPNESS=functions.steepness,
+            WANTED=functions.wanted, GAP=functions.gap, PARAMETER=parameter, WIDE=wide,
+            TOLERANCE=_TOLERANCE[wide], ROWS=tile.rows, COLUMNS=tile.columns,
+            num_warps=tile.warps, enable_fp_fusion=True,
+        )  # fmt: skip
     return p.to(scores.dtype), None if support is None else support.view(torch.bool)
 
 
@@ -140,24 +122,12 @@ def rows_backward(
     rows = p.numel() // columns
     with _device(p):
         kernel[(triton.cdiv(rows, tile.rows),)](
-            p,
-            grad,
-            alpha,
-            grad_scores,
-            grad_alpha,
-            rows,
-            columns,
-            *sizes[1:],
-            *strides[0],
-            *strides[2],
-            SLOPE=functions.slope,
+            p, grad, alpha, grad_scores, grad_alpha, rows, columns, *sizes[1:], *strides[0],
+            *strides[2], SLOPE=functions.slope,
             GAP=functions.gap if functions.threshold is None else 0.0,
-            WIDE=tl.float64 if p.dtype == torch.float64 else tl.float32,
-            ROWS=tile.rows,
-            COLUMNS=tile.columns,
-            num_warps=tile.warps,
-            enable_fp_fusion=True,
-        )
+            WIDE=tl.float64 if p.dtype == torch.float64 else tl.float32, ROWS=tile.rows,
+            COLUMNS=tile.columns, num_warps=tile.warps, enable_fp_fusion=True,
+        )  # fmt: skip
     return grad_scores.to(p.dtype), grad_alpha
 
 

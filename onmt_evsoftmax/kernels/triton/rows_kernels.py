@@ -127,36 +127,12 @@ def broken_by(gap, top):
 
 @triton.jit
 def rows_forward_tile(
-    scores,
-    mask,
-    alpha,
-    p,
-    support,
-    rows,
-    columns,
-    size1,
-    size2,
-    scores0,
-    scores1,
-    scores2,
-    mask0,
-    mask1,
-    mask2,
-    mask_column,
-    alpha0,
-    alpha1,
-    alpha2,
-    WEIGH: tl.constexpr,
-    THRESHOLD: tl.constexpr,
-    STEEPNESS: tl.constexpr,
-    WANTED: tl.constexpr,
-    GAP: tl.constexpr,
-    PARAMETER: tl.constexpr,
-    WIDE: tl.constexpr,
-    TOLERANCE: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    scores, mask, alpha, p, support, rows, columns, size1, size2, scores0, scores1, scores2,
+    mask0, mask1, mask2, mask_column, alpha0, alpha1, alpha2,
+    WEIGH: tl.constexpr, THRESHOLD: tl.constexpr, STEEPNESS: tl.constexpr, WANTED: tl.constexpr,
+    GAP: tl.constexpr, PARAMETER: tl.constexpr, WIDE: tl.constexpr, TOLERANCE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """ROWS rows of up to COLUMNS entries each."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = row < rows
@@ -200,36 +176,12 @@ def rows_forward_tile(
 
 @triton.jit
 def rows_forward_long(
-    scores,
-    mask,
-    alpha,
-    p,
-    support,
-    rows,
-    columns,
-    size1,
-    size2,
-    scores0,
-    scores1,
-    scores2,
-    mask0,
-    mask1,
-    mask2,
-    mask_column,
-    alpha0,
-    alpha1,
-    alpha2,
-    WEIGH: tl.constexpr,
-    THRESHOLD: tl.constexpr,
-    STEEPNESS: tl.constexpr,
-    WANTED: tl.constexpr,
-    GAP: tl.constexpr,
-    PARAMETER: tl.constexpr,
-    WIDE: tl.constexpr,
-    TOLERANCE: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    scores, mask, alpha, p, support, rows, columns, size1, size2, scores0, scores1, scores2,
+    mask0, mask1, mask2, mask_column, alpha0, alpha1, alpha2,
+    WEIGH: tl.constexpr, THRESHOLD: tl.constexpr, STEEPNESS: tl.constexpr, WANTED: tl.constexpr,
+    GAP: tl.constexpr, PARAMETER: tl.constexpr, WIDE: tl.constexpr, TOLERANCE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """One row of any length, in passes over tiles of COLUMNS entries; sums in float64."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = row < rows
@@ -330,27 +282,11 @@ def alpha_terms(q, g, log_p, h, gap, entropy, mean_h, mass):
 
 @triton.jit
 def rows_backward_tile(
-    p,
-    grad,
-    alpha,
-    grad_scores,
-    grad_alpha,
-    rows,
-    columns,
-    size1,
-    size2,
-    grad0,
-    grad1,
-    grad2,
-    alpha0,
-    alpha1,
-    alpha2,
-    SLOPE: tl.constexpr,
-    GAP: tl.constexpr,
-    WIDE: tl.constexpr,
-    ROWS: tl.constexpr,
+    p, grad, alpha, grad_scores, grad_alpha, rows, columns, size1, size2, grad0, grad1, grad2,
+    alpha0, alpha1, alpha2,
+    SLOPE: tl.constexpr, GAP: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-):
+):  # fmt: skip
     """Gradient of the scores of ROWS rows, and, if asked for, of each row's alpha."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = row < rows
@@ -378,27 +314,11 @@ def rows_backward_tile(
 
 @triton.jit
 def rows_backward_long(
-    p,
-    grad,
-    alpha,
-    grad_scores,
-    grad_alpha,
-    rows,
-    columns,
-    size1,
-    size2,
-    grad0,
-    grad1,
-    grad2,
-    alpha0,
-    alpha1,
-    alpha2,
-    SLOPE: tl.constexpr,
-    GAP: tl.constexpr,
-    WIDE: tl.constexpr,
-    ROWS: tl.constexpr,
+    p, grad, alpha, grad_scores, grad_alpha, rows, columns, size1, size2, grad0, grad1, grad2,
+    alpha0, alpha1, alpha2,
+    SLOPE: tl.constexpr, GAP: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-):
+):  # fmt: skip
     """The same for rows of any length: one pass for the sums, one for the result."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = row < rows

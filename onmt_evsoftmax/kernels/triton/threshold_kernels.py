@@ -28,25 +28,10 @@ MAX_PASSES = tl.constexpr(40)
 
 @triton.jit(do_not_specialize=["keys", "chunks"])
 def key_sums(
-    key,
-    mask,
-    sums,
-    counts,
-    heads,
-    heads_per_key,
-    keys,
-    chunks,
-    key_b,
-    key_h,
-    key_s,
-    mask_b,
-    mask_h,
-    mask_s,
-    SIZE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    CHUNK: tl.constexpr,
-    MASK: tl.constexpr,
-):
+    key, mask, sums, counts, heads, heads_per_key, keys, chunks,
+    key_b, key_h, key_s, mask_b, mask_h, mask_s,
+    SIZE: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr, MASK: tl.constexpr,
+):  # fmt: skip
     """The sum (in float64) and number of the keys of one chunk that take part."""
     program = tl.program_id(0)
     chunk, head = program % chunks, (program // chunks).to(tl.int64)
@@ -71,46 +56,13 @@ def key_sums(
 
 @triton.jit(do_not_specialize=["queries", "keys", "blocks", "chunks", "window", "offset"])
 def mean_thresholds(
-    query,
-    key,
-    mask,
-    bias,
-    key_terms,
-    slopes,
-    sums,
-    counts,
-    of_distances,
-    thresholds,
-    heads,
-    heads_per_key,
-    heads_per_sum,
-    queries,
-    keys,
-    blocks,
-    chunks,
-    scale,
-    window,
-    offset,
-    query_b,
-    query_h,
-    query_l,
-    key_b,
-    key_h,
-    key_s,
-    mask_b,
-    mask_h,
-    mask_l,
-    mask_s,
-    bias_b,
-    bias_h,
-    bias_l,
-    bias_s,
-    SIZE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    M: tl.constexpr,
-    CAUSAL: tl.constexpr,
+    query, key, mask, bias, key_terms, slopes, sums, counts, of_distances, thresholds, heads,
+    heads_per_key, heads_per_sum, queries, keys, blocks, chunks, scale, window, offset,
+    query_b, query_h, query_l, key_b, key_h, key_s, mask_b, mask_h, mask_l, mask_s, bias_b,
+    bias_h, bias_l, bias_s,
+    SIZE: tl.constexpr, BLOCK: tl.constexpr, M: tl.constexpr, CAUSAL: tl.constexpr,
     MASK: tl.constexpr,
-):
+):  # fmt: skip
     """What the scores of M queries must reach.
 
     ``sums`` and ``counts`` are of all keys, or, causal, of those before each chunk of M; or None.
@@ -157,27 +109,11 @@ def mean_thresholds(
             seen = visible_keys(mask_base, first, mask_s, place, keys, MASK)
             k = read_tile(key_base, first, key_s, place, seen, SIZE, BLOCK)
             s = masked_scores(
-                product(q, tl.trans(k)),
-                place[:, None],
-                place[None, :],
-                first,
-                first,
-                queries,
-                keys,
-                scale,
-                mask_base,
-                mask_l,
-                mask_s,
-                bias_base,
-                bias_l,
-                bias_s,
-                None,
-                None,
-                window,
-                offset,
-                CAUSAL,
-                MASK,
-            )
+                product(q, tl.trans(k)), place[:, None], place[None, :], first, first, queries,
+                keys, scale, mask_base,
+                mask_l, mask_s, bias_base,
+                bias_l, bias_s, None, None, window, offset, CAUSAL, MASK,
+            )  # fmt: skip
             valid = s != -INFINITY
             total += tl.sum(tl.where(valid, s, 0.0).to(tl.float64), 1)
             count += tl.sum(valid.to(tl.int32), 1)
@@ -195,27 +131,11 @@ def mean_thresholds(
         seen = visible_keys(mask_base, start, mask_s, place, keys, MASK)
         k = read_tile(key_base, start, key_s, place, seen, SIZE, BLOCK)
         s = masked_scores(
-            product(q, tl.trans(k)),
-            place[:, None],
-            place[None, :],
-            first,
-            start,
-            queries,
-            keys,
-            scale,
-            mask_base,
-            mask_l,
-            mask_s,
-            bias_base,
-            bias_l,
-            bias_s,
-            terms_base,
-            alibi,
-            window,
-            offset,
-            CAUSAL,
-            MASK,
-        )
+            product(q, tl.trans(k)), place[:, None], place[None, :], first, start, queries, keys,
+            scale, mask_base,
+            mask_l, mask_s, bias_base,
+            bias_l, bias_s, terms_base, alibi, window, offset, CAUSAL, MASK,
+        )  # fmt: skip
         valid = s != -INFINITY
         total += tl.sum(tl.where(valid, s, 0.0).to(tl.float64), 1)
         count += tl.sum(valid.to(tl.int32), 1)
@@ -227,46 +147,14 @@ def mean_thresholds(
 
 @triton.jit(do_not_specialize=["queries", "keys", "blocks", "window", "offset"])
 def searched_thresholds(
-    query,
-    key,
-    mask,
-    bias,
-    key_terms,
-    slopes,
-    tops,
-    thresholds,
-    heads,
-    heads_per_key,
-    queries,
-    keys,
-    blocks,
-    scale,
-    window,
-    offset,
-    query_b,
-    query_h,
-    query_l,
-    key_b,
-    key_h,
-    key_s,
-    mask_b,
-    mask_h,
-    mask_l,
-    mask_s,
-    bias_b,
-    bias_h,
-    bias_l,
-    bias_s,
-    WEIGHTS: tl.constexpr,
-    STEEPNESS: tl.constexpr,
-    WANTED: tl.constexpr,
-    SIZE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    CAUSAL: tl.constexpr,
+    query, key, mask, bias, key_terms, slopes, tops, thresholds, heads, heads_per_key, queries,
+    keys, blocks, scale, window, offset,
+    query_b, query_h, query_l, key_b, key_h, key_s, mask_b, mask_h, mask_l, mask_s, bias_b,
+    bias_h, bias_l, bias_s,
+    WEIGHTS: tl.constexpr, STEEPNESS: tl.constexpr, WANTED: tl.constexpr, SIZE: tl.constexpr,
+    BLOCK: tl.constexpr, M: tl.constexpr, N: tl.constexpr, CAUSAL: tl.constexpr,
     MASK: tl.constexpr,
-):
+):  # fmt: skip
     """The largest score and c of M queries; c is NaN in a row with NaN or +inf."""
     program = tl.program_id(0)
     block, head = program % blocks, (program // blocks).to(tl.int64)
@@ -303,27 +191,11 @@ def searched_thresholds(
             seen = visible_keys(mask_base, start, mask_s, j, keys, MASK)
             k = read_tile(key_base, start, key_s, j, seen, SIZE, BLOCK)
             s = masked_scores(
-                product(q, tl.trans(k)),
-                i[:, None],
-                j[None, :],
-                first,
-                start,
-                queries,
-                keys,
-                scale,
-                mask_base,
-                mask_l,
-                mask_s,
-                bias_base,
-                bias_l,
-                bias_s,
-                terms_base,
-                alibi,
-                window,
-                offset,
-                CAUSAL,
-                MASK,
-            )
+                product(q, tl.trans(k)), i[:, None], j[None, :], first, start, queries, keys,
+                scale, mask_base,
+                mask_l, mask_s, bias_base,
+                bias_l, bias_s, terms_base, alibi, window, offset, CAUSAL, MASK,
+            )  # fmt: skip
             if number == 0:
                 top = tl.maximum(top, tl.max(tl.where(s != s, INFINITY, s), 1))
             else:
