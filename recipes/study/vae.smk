@@ -78,5 +78,6 @@ rule vae_table:
     log: VAE_OUT + "/logs/table.log"
     shell:
         "python -m onmt_evsoftmax.vae table {VAE_OUT:q} $(printf ' -o %s' {output.tables:q}) >{log:q} 2>&1 &&"
-        " python -m onmt_evsoftmax.vae figures {VAE_OUT:q} -o {output.figures:q} --format png pdf"
-        " >>{log:q} 2>&1 && cat {output.tables[0]:q}"
+        " python -m onmt_evsoftmax.vae figures {VAE_OUT:q} -o {output.figures:q}.tmp --format png pdf"
+        " >>{log:q} 2>&1 && rm -rf {output.figures:q} && mv {output.figures:q}.tmp {output.figures:q} &&"
+        " cat {output.tables[0]:q}"

@@ -290,6 +290,22 @@ def test_an_interrupted_training_goes_on_from_its_newest_checkpoint(tmp_path):
     assert not (run / "model_step_7.pt").exists()
 
 
+def test_killed_as_its_last_file_appears_a_step_is_not_the_only_one_done_again(tmp_path):
+    """Snakemake does not know yet that the step is complete, though every file of it is there."""
+    words = command("multi30k", tmp_path)
+    vocabulary = tmp_path / "out" / "data" / "vocab.shared"
+    process = start(words, tmp_path)
+    wait_until(vocabulary.exists, every=0.001)
+    kill_all(process)
+    unsure = list((tmp_path / "out" / ".snakemake" / "incomplete").iterdir())
+    assert unsure, "it was killed too late for this test to mean anything"
+    before = vocabulary.stat().st_mtime_ns
+    done = call(words, tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "out" / "table.txt").exists()
+    assert vocabulary.stat().st_mtime_ns == before, "a file that is there is whole"
+
+
 def test_a_seed_that_fails_does_not_stop_the_others(tmp_path, fake_trainer):
     fails = 'case "$2" in evsoftmax-seed2/*) echo "Error: out of luck"; exit 1;; esac\n'
     path = fake_trainer(f'{fails}exec "{BIN}/onmt_train" "$@"\n')
