@@ -26,7 +26,7 @@ OURS = [
     if record.attention_kernel == record.name and record.attention_parameter is None
 ]
 WARM_UP = 5  # steps of a training before those that count
-STEPS_A_SECOND, BATCHES_A_SECOND = 6, 2  # what is asked for, for every second of measuring
+STEPS_A_SECOND, BATCHES_A_SECOND = 12, 2  # what is asked for, for every second of measuring
 TOKENS = 2048  # a batch
 WORDS = 4000
 LENGTH = 20  # words of a sentence, about
