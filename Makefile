@@ -62,10 +62,9 @@ $(STAMP35): setup.py pyproject.toml constraints.txt requirements-onmt35.txt $(wi
 	$(VENV35)/bin/python -m compileall -qq -j 0 $(VENV35)/lib || true
 	touch $@
 
-# MKL rounds products by processor and shape unless told otherwise, and by more than these tests allow.
 .PHONY: test-onmt35
 test-onmt35: $(STAMP35)  ## the plugin's tests again, with OpenNMT-py 3.5.1 (in .venv35)
-	MKL_CBWR=COMPATIBLE $(VENV35)/bin/python -m pytest -n 2 --dist worksteal tests/opennmt tests/recipes/test_recipes_settings.py
+	$(VENV35)/bin/python -m pytest -n 2 --dist worksteal tests/opennmt tests/recipes/test_recipes_settings.py
 
 .PHONY: test-sanitize
 test-sanitize: $(STAMP)  ## the kernels' tests, compiled with address and undefined-behaviour sanitizers
