@@ -15,7 +15,8 @@ def little(monkeypatch):
     for large, little in small.items():
         assert large in text
         text = text.replace(large, little)
-    for name, value in {"TRAIN": text, "SENTENCES": 50, "WORDS": 50, "LENGTH": 24}.items():
+    sizes = {"TRAIN": text, "SENTENCES": 50, "WORDS": 50, "LENGTH": 24, "ROUNDS": 2}
+    for name, value in sizes.items():
         monkeypatch.setattr(endtoend, name, value)
 
 
