@@ -1,7 +1,8 @@
 """Every picture of README and docs, each with its dark twin: ``make figures``.
 
-Pictures of attention come from the finished demo (``make demo``), charts of speed from tables of
-``docs/performance.md``, the simplex from the normalizers themselves.
+Pictures of attention come from the finished demo (``make demo``) and, like the counts, from the
+files in ``docs/results``; charts of speed from tables of ``docs/performance.md``, the simplex from
+the normalizers themselves.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import base64
 import colorsys
 import io
 import itertools
+import json
 import math
 import re
 import subprocess
@@ -31,6 +33,9 @@ from onmt_evsoftmax.report.palette import INK
 DOCS = Path(__file__).parents[1]
 IMAGES = DOCS / "images"
 DEMO = Path(sys.argv[1] if len(sys.argv) > 1 else DOCS.parent / "runs" / "demo")
+RESULTS = DOCS / "results" / "multi30k"
+#: The seed whose models are drawn, on the first test sentence.
+DRAWN = "seed2"
 #: A short test sentence of the demo whose verb moves to the end; counted from 1.
 SENTENCE = 9
 #: Test sentences on the attention page.
@@ -137,6 +142,24 @@ def from_demo(folder: Path) -> None:
     keep(folder / "attention.svg", "attention")
     keep(folder / "sentence.svg", "heads-of-a-sentence")
     keep(folder / "heads.svg", "heads")
+
+
+# --- from the results of the study ----------------------------------------------------------------
+
+
+def from_results(folder: Path) -> None:
+    """Multi30k: one sentence under all normalizers, and what every run attends to."""
+    scores = json.loads((RESULTS / "scores.json").read_text(encoding="utf-8"))
+    names = list(scores["systems"])
+    traces = [f"{title_of(name)}={RESULTS}/{name}-{DRAWN}/first.trace" for name in names]
+    chosen = ["--sentence", "1", "--level", "word", "--columns", "2", "--quiet"]
+    run("onmt_plot_attention", *traces, *chosen, "-o", folder / "five.svg")
+    files = [f"{n}={RESULTS / t}" for n, texts in scores["systems"].items() for t in texts]
+    attended = [re.sub(r"test\.de$", "attended.json", file) for file in files]
+    study = ["onmt_evsoftmax", "study", "--scores", RESULTS / "scores.json"]
+    run(*study, "--attended", *attended, "-o", folder / "multi30k.svg")
+    keep(folder / "five.svg", "five-normalizers")
+    keep(folder / "multi30k.svg", "multi30k")
 
 
 # --- from mathematics -----------------------------------------------------------------------------
@@ -272,6 +295,7 @@ def main() -> None:
         ):
             draw(folder / f"{picture}.svg")
             keep(folder / f"{picture}.svg", picture)
+        from_results(folder)
         if not (DEMO / "table.txt").exists():
             sys.exit("the pictures of attention need the finished demo: run `make demo` first")
         from_demo(folder)

@@ -111,7 +111,8 @@ def _heatmaps(
         chosen = lines[0]
     texts = [text for panel in chosen for text in (panel.title, *panel.rows, *panel.keys)]
     with style.readable(texts):
-        figure = panels.draw(chosen, len(lines) if several else None, options.values)
+        columns = options.columns or (len(lines) if several else None)
+        figure = panels.draw(chosen, columns, options.values)
         style.save(figure, options.output)
 
 

@@ -75,6 +75,12 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--align", metavar="GOLD", help="outline the links of Pharaoh alignments")
     add("--one-based", action="store_true", help="words of --align count from 1, not from 0")
+    add(
+        "--columns",
+        type=whole(1),
+        metavar="N",
+        help="heatmaps side by side (default: one for each trace)",
+    )
     add("--values", action="store_true", help="write the weights into the cells")
     add(
         "--bars",

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from onmt_evsoftmax.attended import parse_line
 from onmt_evsoftmax.normalizers.registry import colour_of, records
-from onmt_evsoftmax.plot import bars, bertviz, choice, panels
+from onmt_evsoftmax.plot import bars, bertviz, choice, panels, plot_attention
 from onmt_evsoftmax.plot.page import quantise
 from onmt_evsoftmax.report import fonts, palette, style
 from onmt_evsoftmax.report.console import UserError
@@ -116,6 +116,20 @@ def test_long_and_tiny_sentences_can_be_drawn(tmp_path: Path) -> None:
         shown = panel(traces.record(0, source, target, "softmax"), "decoder")
         with style.readable(shown.rows):
             style.save(panels.draw([shown], values=True), tmp_path / "x.png", dpi=50)
+
+
+def test_panels_wrap_after_the_columns_asked_for(tmp_path: Path) -> None:
+    path = traces.write(tmp_path / "a.trace", 1)
+    sizes = {}
+    for columns in ([], ["--columns", "1"], ["--columns", "2"]):
+        out = tmp_path / "x.svg"
+        named = [f"{name}={path}" for name in "abcde"]
+        assert plot_attention.main([*named, *columns, "--quiet", "-o", str(out)]) == 0
+        root = ElementTree.fromstring(out.read_bytes())
+        sizes[tuple(columns)] = tuple(float(root.attrib[side][:-2]) for side in ("width", "height"))
+    (wide, low), (narrow, high), (two, three) = sizes.values()
+    assert narrow < two < wide
+    assert low < three < high
 
 
 def test_values_never_say_zero_for_what_is_not(tmp_path: Path) -> None:
