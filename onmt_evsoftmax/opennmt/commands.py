@@ -20,7 +20,7 @@ from onmt_evsoftmax.opennmt.checkpoint import (
     sweep,
 )
 from onmt_evsoftmax.opennmt.patching import replace
-from onmt_evsoftmax.report import threads
+from onmt_evsoftmax.report import memory, threads
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.report.files import replacing
 from onmt_evsoftmax.report.outputs import check_outputs
@@ -36,6 +36,7 @@ def patch_command(module: Any) -> None:
     @functools.wraps(main)
     def run() -> Any:
         threads.govern()
+        memory.keep_freed()
         try:
             return main()
         except (UserError, OSError) as error:

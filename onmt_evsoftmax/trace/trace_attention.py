@@ -184,11 +184,12 @@ def _outputs(options: argparse.Namespace) -> list[tuple[str, Path]]:
 
 
 def _load(path: str, options: argparse.Namespace) -> Tracer:
-    from onmt_evsoftmax.report import threads
+    from onmt_evsoftmax.report import memory, threads
     from onmt_evsoftmax.trace.tracer import Tracer
 
     _check_gpu(options.gpu)
     threads.govern()
+    memory.keep_freed()
     given = {"beam_size": options.beam_size, "max_length": options.max_length}
     if options.attention_normalizer:
         given["attention_normalizer"] = options.attention_normalizer

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from onmt_evsoftmax.report import outputs
+from onmt_evsoftmax.report import memory, outputs
 from onmt_evsoftmax.report.console import UserError, called, command_line, run, whole
 from onmt_evsoftmax.vae import configuration, data, distributed, figures
 from onmt_evsoftmax.vae.experiment import Configuration, Experiment, experiments
@@ -140,6 +140,7 @@ def _experiment(arguments: argparse.Namespace) -> None:
             f"--device {arguments.device}: under torchrun each process takes a GPU of its own, or "
             "the CPU if there is none; leave it out (CUDA_VISIBLE_DEVICES='' hides the GPUs)"
         )
+    memory.keep_freed()
     # Small matrices are slower on several threads, much slower if the cores are busy.
     torch.set_num_threads(arguments.threads or min(experiment.threads, torch.get_num_threads()))
     device = distributed.start() or _device(arguments.device)

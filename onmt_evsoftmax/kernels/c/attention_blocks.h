@@ -146,10 +146,9 @@ INLINE void give_out(const Attention *task, const Packed *pack, const Lists *l, 
     memset(sum, 0, (size_t)pack->value_size * sizeof(float));
     list_add_rows(count, at, weight, pack->values, pack->value_size, 1.0f, sum);
     if (d->distances && task->relative_values) {
-        float *mass = d->mass + i * d->distances;
         list_window(l, d, i);
-        sum_by_distance(task, pack, l, d, i, query, weight, mass);
-        add_relative(d, list_distances(d, mass), &d->value_table, sum);
+        sum_by_distance(task, pack, l, d, i, query, weight, d->mass, NULL, NULL);
+        add_relative(d, list_distances(d, d->mass), &d->value_table, sum);
     }
     write_row(out, sum, task->value_size, 1);
 }
@@ -190,7 +189,7 @@ static void forward_block(const Attention *task, Packed *pack, Lists *l, Distanc
     }
     place_distances(task, pack, d, first, rows);
     if (d->distances)
-        fill_distances(pack->queries, rows, &d->key_table, task->size, d->distances, pack->scores,
+        fill_distances(pack->queries, rows, &d->key_table, task->size, d->stride, pack->scores,
                        d->keys);
     if (known) {
         find_thresholds(task, pack, first / CHUNK, rows, l->threshold);

@@ -105,7 +105,7 @@ INLINE void differentiate_list(const Attention *task, const Packed *pack, Lists 
     const int64_t count = l->count[i];
     const uint64_t key = dropout_key(task, pack->head, query);
     if (d->distances && task->relative_values)
-        add_by_distance(task, pack, l, d, i, query, d->values + i * d->distances, grad);
+        add_by_distance(task, pack, l, d, i, query, d->values + i * d->stride, grad);
     Sum slopes = {{0}, {0}}, weighted = slopes;
     for (int64_t k = 0; k < count; k += LANES) {
         const vi real = k + LANES <= count ? (vi){0} - 1 : first_lanes((int)(count - k));
@@ -157,10 +157,10 @@ static void backward_block(const Attention *task, Packed *pack, Lists *l, Distan
     }
     place_distances(task, pack, d, first, rows);
     if (d->distances) {
-        fill_distances(pack->queries, rows, &d->key_table, task->size, d->distances, pack->scores,
+        fill_distances(pack->queries, rows, &d->key_table, task->size, d->stride, pack->scores,
                        d->keys);
         if (task->relative_values)
-            fill_distances(g->grad_out, rows, &d->value_table, task->value_size, d->distances,
+            fill_distances(g->grad_out, rows, &d->value_table, task->value_size, d->stride,
                            pack->scores, d->values);
     }
     const int64_t most_keys = visible(task, pack, first + rows - 1);
@@ -188,14 +188,13 @@ static void backward_block(const Attention *task, Packed *pack, Lists *l, Distan
         list_add_rows(count, at, l->grad + i * l->room, pack->keys, pack->size, 1.0f,
                       g->grad_query + i * pack->size);
         if (!d->distances) continue;
-        float *mass = d->mass + i * d->distances, *grad = d->grad + i * d->distances;
-        sum_by_distance(task, pack, l, d, i, first + i, l->score + i * l->room, mass);
-        sum_by_distance(task, pack, l, d, i, first + i, l->grad + i * l->room, grad);
-        const int64_t found = list_distances(d, grad);
+        sum_by_distance(task, pack, l, d, i, first + i, l->grad + i * l->room, d->grad,
+                        task->relative_values ? l->score + i * l->room : NULL, d->mass);
+        const int64_t found = list_distances(d, d->grad);
         add_relative(d, found, &d->key_table, g->grad_query + i * pack->size);
         add_to_table(d, found, pack->queries + i * pack->size, task->size, g->grad_relative_keys);
         if (task->relative_values)
-            add_to_table(d, list_distances(d, mass), g->grad_out + i * pack->value_size,
+            add_to_table(d, list_distances(d, d->mass), g->grad_out + i * pack->value_size,
                          task->value_size, g->grad_relative_values);
     }
     for (int i = 0; i < rows; i++)

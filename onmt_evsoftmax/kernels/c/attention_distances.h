@@ -11,11 +11,12 @@ typedef struct {
 /* What position terms need for the rows of a chunk. */
 typedef struct {
     int64_t distances;      /* 2 window + 1, or 0 without relative positions */
+    int64_t stride;         /* the same, padded to whole panels; what is behind the last is 0 */
     RelativeTable key_table, value_table; /* of the keys, and of the values if they have one */
-    float *keys;            /* [CHUNK][distances]: query . relative key */
-    float *values;          /* [CHUNK][distances]: backward, grad_out . relative value */
-    float *mass;            /* [CHUNK][distances]: weights of the keys at a distance */
-    float *grad;            /* [CHUNK][distances]: backward, dS of the keys at a distance */
+    float *keys;            /* [CHUNK][stride]: query . relative key */
+    float *values;          /* [CHUNK][stride]: backward, grad_out . relative value */
+    float *mass;            /* [stride] of one row: weights of the keys at a distance */
+    float *grad;            /* [stride] of one row: backward, dS of the keys at a distance */
     float *weight;          /* [distances], [distances]: those of one row that are not 0, … */
     int32_t *at;            /* … and their numbers */
     int64_t near[CHUNK], far[CHUNK]; /* packed keys before `near` are beyond the window on the left,
@@ -31,16 +32,17 @@ INLINE void lay_out_table(RelativeTable *t, int64_t distances, int64_t size, Are
 
 INLINE void lay_out_distances(const Attention *task, Distances *d, Arena *arena, int backward) {
     d->distances = task->window ? 2 * task->window + 1 : 0;
+    d->stride = ROUNDED(d->distances, PANEL);
     lay_out_table(&d->key_table, d->distances, task->size, arena);
     lay_out_table(&d->value_table, task->relative_values ? d->distances : 0, task->value_size,
                   arena);
-    d->keys = take(arena, CHUNK * d->distances, sizeof(float));
-    d->mass = take(arena, CHUNK * d->distances, sizeof(float));
-    d->values = backward ? take(arena, CHUNK * d->distances, sizeof(float)) : NULL;
-    d->grad = backward ? take(arena, CHUNK * d->distances, sizeof(float)) : NULL;
+    d->keys = take(arena, CHUNK * d->stride, sizeof(float));
+    d->mass = take(arena, d->stride, sizeof(float));
+    d->values = backward ? take(arena, CHUNK * d->stride, sizeof(float)) : NULL;
+    d->grad = backward ? take(arena, d->stride, sizeof(float)) : NULL;
     /* Whole vectors are written behind the last. */
-    d->weight = take(arena, d->distances + LANES, sizeof(float));
-    d->at = take(arena, d->distances + LANES, sizeof(int32_t));
+    d->weight = take(arena, d->stride + LANES, sizeof(float));
+    d->at = take(arena, d->stride + LANES, sizeof(int32_t));
 }
 
 static void read_table(RelativeTable *t, const float *from, int64_t distances, int64_t size) {
@@ -80,12 +82,13 @@ INLINE void add_scaled(float *to, float weight, const float *from, int64_t size)
 /* Products of the rows of a chunk, queries or gradients of outputs, with all rows of a table of rows
  * of `size` floats. `scores` is a tile's, and is overwritten. */
 static void fill_distances(const float *from, int rows, const RelativeTable *t, int64_t size,
-                           int64_t distances, float *scores, float *to) {
-    for (int64_t m = 0; m < distances; m += PANEL) {
-        const int64_t count = distances - m < PANEL ? distances - m : PANEL;
+                           int64_t stride, float *scores, float *to) {
+    for (int64_t m = 0; m < stride; m += PANEL) {
         score_rows(from, t->size, size, t->panels + m * size, 0, rows, scores);
-        for (int i = 0; i < rows; i++)
-            memcpy(to + i * distances + m, scores + i * TILE, (size_t)count * sizeof(float));
+        for (int i = 0; i < rows; i++) {
+            store(to + i * stride + m, load(scores + i * TILE));
+            store(to + i * stride + m + LANES, load(scores + i * TILE + LANES));
+        }
     }
 }
 
@@ -94,8 +97,7 @@ static void fill_distances(const float *from, int rows, const RelativeTable *t, 
 INLINE int64_t list_distances(const Distances *d, const float *x) {
     int64_t found = 0;
     for (int64_t m = 0; m < d->distances; m += LANES) {
-        const int rest = (int)(d->distances - m);
-        const vf w = rest < LANES ? load_first(x + m, rest, 0.0f) : load(x + m);
+        const vf w = load(x + m);
         found += compress_at(d->weight + found, d->at + found, w, counting(m), w != splat(0.0f));
     }
     return found;
@@ -159,7 +161,7 @@ INLINE void add_terms(const Attention *task, const Packed *pack, const Distances
                       int64_t query, int64_t tile, int64_t count, float *s) {
     const Place p = place_of(task, pack->head);
     if (d->distances) {
-        const float *table = d->keys + i * d->distances;
+        const float *table = d->keys + i * d->stride;
         const int64_t near = d->near[i] - tile, far = d->far[i] - tile;
         const int64_t begin = near < 0 ? 0 : near > count ? count : near;
         const int64_t end = far < begin ? begin : far > count ? count : far;
@@ -228,15 +230,27 @@ INLINE float sum_of(const float *x, int64_t begin, int64_t end) {
     return (float)total;
 }
 
-/* What the listed keys of row i have of x, by their distances; see `list_window`. */
+/* What the listed keys of row i have of x, and of y if it is there, by their distances; see
+ * `list_window`. Within the window no two keys have the same. */
 INLINE void sum_by_distance(const Attention *task, const Packed *pack, const Lists *l,
-                            const Distances *d, int i, int64_t query, const float *x, float *to) {
+                            const Distances *d, int i, int64_t query, const float *x, float *x_to,
+                            const float *y, float *y_to) {
     const int32_t *at = l->at + i * l->room;
-    memset(to, 0, (size_t)d->distances * sizeof(float));
-    for (int64_t k = d->begin; k < d->end; k++)
-        to[distance_of(task, pack, query, at[k])] += x[k];
-    to[0] += sum_of(x, 0, d->begin);
-    to[d->distances - 1] += sum_of(x, d->end, l->count[i]);
+    const int64_t first = query + task->offset - task->window, last = d->distances - 1;
+    for (int64_t m = 0; m < d->stride; m += LANES) {
+        store(x_to + m, splat(0.0f));
+        if (y) store(y_to + m, splat(0.0f));
+    }
+    for (int64_t k = d->begin; k < d->end; k++) {
+        const int64_t m = pack->position[at[k]] - first;
+        x_to[m] = x[k];
+        if (y) y_to[m] = y[k];
+    }
+    x_to[0] += sum_of(x, 0, d->begin);
+    x_to[last] += sum_of(x, d->end, l->count[i]);
+    if (!y) return;
+    y_to[0] += sum_of(y, 0, d->begin);
+    y_to[last] += sum_of(y, d->end, l->count[i]);
 }
 
 /* x of every listed key of row i plus what the table has for its distance. */
@@ -260,7 +274,7 @@ static void add_mean_terms(const Attention *task, const Packed *pack, const Dist
         const int64_t count = seen[i];
         double more = 0;
         if (d->distances) {
-            const float *table = d->keys + i * d->distances;
+            const float *table = d->keys + i * d->stride;
             const int64_t near = d->near[i] < count ? d->near[i] : count;
             const int64_t far = d->far[i] < near ? near : d->far[i] < count ? d->far[i] : count;
             more += (double)table[0] * (double)near
