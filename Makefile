@@ -142,11 +142,15 @@ quick: $(STAMP)  ## the same in two minutes, for a first look: a sixth of the st
 CORPUS ?= demo
 CORES ?= 2
 OUTPUT ?= runs/study-$(or $(EXPERIMENT),$(CORPUS))
+ifneq ($(and $(EXPERIMENT),$(SEEDS)),)
+$(error SEEDS is for a CORPUS; the seeds of an EXPERIMENT are in its YAML, CONFIG=FILE)
+endif
 .PHONY: study
 study: $(STAMP)  ## normalizers x seeds on CORPUS (default: demo), or of EXPERIMENT=cvae|ssvae|vqvae: the paper's table
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/snakemake -s recipes/study/Snakefile --cores $(CORES) --directory $(OUTPUT) \
-	  $(if $(EXPERIMENT),vae --config experiment=$(EXPERIMENT),--config corpus=$(CORPUS)) output='$(abspath $(OUTPUT))' \
-	  $(if $(SEEDS),seeds='$(SEEDS)') $(if $(DATA_DIR),data_dir='$(abspath $(DATA_DIR))')
+	  $(if $(EXPERIMENT),vae --config experiment=$(EXPERIMENT) $(if $(CONFIG),experiment_config='$(abspath $(CONFIG))'), \
+	  --config corpus=$(CORPUS) $(if $(SEEDS),seeds='$(SEEDS)')) output='$(abspath $(OUTPUT))' \
+	  $(if $(DATA_DIR),data_dir='$(abspath $(DATA_DIR))')
 
 .PHONY: docs
 docs: $(STAMP)  ## the documentation site in build/site; every warning is an error
