@@ -34,6 +34,8 @@ DOCS = Path(__file__).parents[1]
 IMAGES = DOCS / "images"
 DEMO = Path(sys.argv[1] if len(sys.argv) > 1 else DOCS.parent / "runs" / "demo")
 RESULTS = DOCS / "results" / "multi30k"
+#: Experiment with VAEs in docs/results → the figure of it that is shown.
+VAES = {"cvae": "figure3", "ssvae": "accuracy", "vqvae": "figure5"}
 #: The seed whose models are drawn, on the first test sentence.
 DRAWN = "seed2"
 #: A short test sentence of the demo whose verb moves to the end; counted from 1.
@@ -45,10 +47,15 @@ PAGE = "1-24"
 # --- dark mode ------------------------------------------------------------------------------------
 
 
-def dark(svg: str) -> str:
-    """The same drawing for a dark page: lightness turned round, hue kept, no white background."""
+def dark(svg: str, photographs: bool = False) -> str:
+    """The same drawing for a dark page: lightness turned round, hue kept, no white background.
+
+    ``photographs`` in it stay as they are.
+    """
     svg = re.sub(r"fill: ?#ffffff", "fill: none", svg)
     svg = re.sub(r"#[0-9a-f]{6}\b", lambda match: _turned(match[0]), svg)
+    if photographs:
+        return svg
     return re.sub(r"data:image/png;base64,([^\"]+)", lambda m: _turned_image(m[1]), svg)
 
 
@@ -74,11 +81,11 @@ def _turned_image(encoded: str) -> str:
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def keep(path: Path, name: str) -> None:
+def keep(path: Path, name: str, photographs: bool = False) -> None:
     """Put a finished SVG among the pictures, with its dark twin."""
     text = _shorter(path.read_text(encoding="utf-8"))
     (IMAGES / f"{name}.svg").write_text(text, encoding="utf-8")
-    (IMAGES / f"{name}-dark.svg").write_text(dark(text), encoding="utf-8")
+    (IMAGES / f"{name}-dark.svg").write_text(dark(text, photographs), encoding="utf-8")
     print(f"docs/images/{name}.svg {len(text) / 1000:.0f} kB")
 
 
@@ -160,6 +167,14 @@ def from_results(folder: Path) -> None:
     run(*study, "--attended", *attended, "-o", folder / "multi30k.svg")
     keep(folder / "five.svg", "five-normalizers")
     keep(folder / "multi30k.svg", "multi30k")
+
+
+def from_vaes(folder: Path) -> None:
+    """One figure of each experiment with VAEs."""
+    for name, figure in VAES.items():
+        results = DOCS / "results" / name
+        run("onmt_evsoftmax", "vae", "figures", results, "-o", folder / name, "--format", "svg")
+        keep(folder / name / f"{figure}.svg", name, photographs=name == "vqvae")
 
 
 # --- from mathematics -----------------------------------------------------------------------------
@@ -296,6 +311,7 @@ def main() -> None:
             draw(folder / f"{picture}.svg")
             keep(folder / f"{picture}.svg", picture)
         from_results(folder)
+        from_vaes(folder)
         if not (DEMO / "table.txt").exists():
             sys.exit("the pictures of attention need the finished demo: run `make demo` first")
         from_demo(folder)

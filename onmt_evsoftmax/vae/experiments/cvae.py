@@ -121,7 +121,7 @@ class ConditionalVAE(Experiment[Configuration]):
     metrics: ClassVar = {
         "w1": ("W1 on labels", 3),
         "total_variation": ("total variation", 3),
-        "legacy": ("legacy distance", 4),
+        "legacy": ("distance as published", 4),
         "modes": ("modes per query", 1),
         "modes_start": ("modes at start", 1),
         "prior_moved": ("prior moved", 3),
