@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -168,3 +170,22 @@ def test_evaluation_is_in_evaluation_mode_without_gradients_and_training_is_not(
     assert training_mode == [True] * 4
     assert evaluations == [(False, False)] * (5 if every else 3)
     assert not module.training
+
+
+def test_averages_of_a_gradient_that_stopped_sink_to_zero_and_not_to_denormal_numbers(tmp_path):
+    """Those make Adam's step five times as long; the forward pass keeps them."""
+    module = nn.Linear(2, 1, bias=False)
+    lowest = torch.finfo(torch.float32).tiny
+    steps = itertools.count()
+
+    def loss(batch: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        assert torch.tensor(lowest) / 2 > 0
+        once = 1.0 if next(steps) == 0 else 0.0
+        return (module.weight * torch.tensor([once, 1.0])).sum(), {}
+
+    run = training.Run(tmp_path, 0, torch.device("cpu"), tensorboard=False)
+    optimizer = torch.optim.Adam(module.parameters(), fused=True)
+    training.train(run, "x", module, optimizer, training.Schedule(1000, 1, 1), loss, dict)
+    average = optimizer.state[module.weight]["exp_avg"][0]
+    assert average[0] == 0
+    assert average[1] > 0.9
