@@ -258,8 +258,8 @@ def _order(run: Run, stage: str, size: int, epoch: int) -> Tensor:
 def _step(optimizer: torch.optim.Optimizer) -> None:
     """The optimizer's step, in which numbers below the range of floats become 0.
 
-    Weights of pixels that no image sets have no gradient but their own decay, and Adam's averages of
-    it sink so low that its step takes five times as long.
+    Weights of pixels that no image sets have no gradient but their own decay, and Adam's averages
+    of it sink so low that its step takes five times as long.
     """
     torch.set_flush_denormal(True)
     try:
