@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# What recipes need, in half the time: enough for a first look.
+BASE := $(VENV)/.base
 VENV35 ?= .venv35
 STAMP35 := $(VENV35)/.installed
 VENV_TRITON ?= .venv-triton
@@ -25,12 +27,16 @@ install: $(STAMP)  ## make .venv and install the package into it, editable, vers
 
 # torch goes first: by its pin it is a small CPU build; left to a dependency's range it is gigabytes.
 # Meanwhile the C kernels are compiled; pip then finds them done. Without a compiler that fails, and may.
-# pip compiles what it installs on one core, compileall on all; files for other Pythons fail, and may.
-$(STAMP): setup.py pyproject.toml constraints.txt $(wildcard onmt_evsoftmax/kernels/c/*)
+$(BASE): setup.py pyproject.toml constraints.txt $(wildcard onmt_evsoftmax/kernels/c/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip setuptools -c constraints.txt
 	($(BIN)/python setup.py --quiet build_ext --inplace || true) & \
 	  $(BIN)/python -m pip install --quiet --no-compile -c constraints.txt torch || exit; wait
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[study]'
+	touch $@
+
+# pip compiles what it installs on one core, compileall on all; files for other Pythons fail, and may.
+$(STAMP): $(BASE)
 	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[dev,docs,study,vae]'
 	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	touch $@
@@ -129,13 +135,13 @@ test-gpu:  ## the GPU kernels' values on this machine's GPU, with a PYTHON that 
 	$(PYTHON) -m pytest tests/triton_kernels
 
 .PHONY: demo
-demo: $(STAMP)  ## train softmax and ev-softmax on the embedded corpus, score, count, draw
+demo: $(BASE)  ## train softmax and ev-softmax on the embedded corpus, score, count, draw
 	PATH="$(abspath $(BIN)):$$PATH" recipes/demo/run.sh -o runs/demo
 
 # A sixth of the demo's steps: enough to see what a model attends to.
 QUICK_STEPS ?= 500
 .PHONY: quick
-quick: $(STAMP)  ## the same in two minutes, for a first look: a sixth of the steps
+quick: $(BASE)  ## the same in two minutes, for a first look: a sixth of the steps
 	PATH="$(abspath $(BIN)):$$PATH" recipes/demo/run.sh -o runs/quick --set train_steps=$(QUICK_STEPS) \
 	  --set start_decay_steps=290 --set decay_steps=21 --set valid_steps=250
 

@@ -16,7 +16,7 @@ BIN = Path(sys.executable).parent
 #: What a training needs to be over soon: the commands stay as they are written.
 SOON = {"QUICK_STEPS": "100", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 #: The environment that runs the tests is not installed anew, however old it is.
-SOON["MAKEFLAGS"] = "--old-file=.venv/.installed"
+SOON["MAKEFLAGS"] = "--old-file=.venv/.base --old-file=.venv/.installed"
 
 
 @pytest.mark.parametrize("page", snippets.pages())
