@@ -35,8 +35,10 @@ SHOWN = {
 }
 #: What the README is on the site.
 FIRST = {"README.md": DOCS / "index.md"}
-#: Pages that others are still writing: until they are there, links to them are plain text.
-EXPECTED = ("extending", "transformers", "eole", "import", "reliability")
+#: GitHub's way to show one picture by day and another by night; here see `_dark_twins`.
+PICTURE = re.compile(
+    r'<picture>.*?src="(?P<to>[^"]+)" alt="(?P<alt>[^"]*)".*?</picture>', re.DOTALL
+)
 LINK = re.compile(
     r"(?P<text>!?\[(?:[^][]|\[[^]]*\])*\])\((?P<to>[^()#\s]+)(?P<anchor>#[^()\s]*)?\)"
 )
@@ -142,14 +144,13 @@ def relink(text: str, origin: Path, page: Path) -> str:
             target = MADE / f"{SHOWN[name]}.md"
         elif name in FIRST:
             target = FIRST[name]
-        elif (target.exists() and not target.is_relative_to(DOCS)) or (
-            not target.exists() and target.stem in EXPECTED
-        ):
+        elif target.exists() and not target.is_relative_to(DOCS):
             return match["text"][1:-1]
         elif target.exists() and target.suffix not in (".md", ".svg", ".png"):
             return match[0]
         return f"{match['text']}({os.path.relpath(target, page.parent)}{match['anchor'] or ''})"
 
+    text = PICTURE.sub(r"![\g<alt>](\g<to>)", text)
     parts = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
     return "".join(p if p.startswith("```") else LINK.sub(replaced, p) for p in parts)
 
@@ -158,25 +159,6 @@ def _on_read(app: Any, name: str, content: list[str]) -> None:
     page = DOCS / f"{name}.md"
     if MADE not in page.parents:
         content[0] = relink(content[0], page, page)
-    content[0] = _existing_only(content[0], page)
-
-
-def _existing_only(text: str, page: Path) -> str:
-    """Without the entries of tables of contents whose pages are not there (yet)."""
-
-    def kept(match: re.Match[str]) -> str:
-        lines = [
-            line
-            for line in match[0].splitlines()
-            if line.startswith(("```", ":", "self")) or not line or _exists(page.parent / line)
-        ]
-        return "\n".join(lines)
-
-    return re.sub(r"^```\{toctree\}.*?^```$", kept, text, flags=re.MULTILINE | re.DOTALL)
-
-
-def _exists(path: Path) -> bool:
-    return path.with_name(f"{path.name}.md").exists()
 
 
 def _dark_twins(app: Any, tree: nodes.document) -> None:
