@@ -170,9 +170,12 @@ def from_results(folder: Path) -> None:
 
 
 def from_vaes(folder: Path) -> None:
-    """One figure of each experiment with VAEs."""
+    """One figure of each experiment with VAEs that has results."""
     for name, figure in VAES.items():
         results = DOCS / "results" / name
+        if not results.is_dir():
+            print(f"{results} is not there: no figure of it", file=sys.stderr)
+            continue
         run("onmt_evsoftmax", "vae", "figures", results, "-o", folder / name, "--format", "svg")
         keep(folder / name / f"{figure}.svg", name, photographs=name == "vqvae")
 
