@@ -20,7 +20,7 @@ STAMP_EOLE := $(VENV_EOLE)/.installed
 
 .PHONY: help
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: install
 install: $(STAMP)  ## make .venv and install the package into it, editable, versions pinned
@@ -50,7 +50,7 @@ check: $(STAMP)  ## lint, formatting and types
 	shellcheck .ci/run recipes/*/*.sh tools/*.sh
 
 .PHONY: format
-format: $(STAMP)  ## rewrite the sources in the house format
+format: $(STAMP)  ## format the sources as `make check` wants them
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
@@ -164,7 +164,7 @@ docs: $(STAMP)  ## the documentation site in build/site; every warning is an err
 	@echo build/site/index.html
 
 .PHONY: figures
-figures: $(STAMP)  ## draw every picture of README and docs again, from runs/demo and results/
+figures: $(STAMP)  ## draw every picture of README and docs again, from runs/demo and docs/results/
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python docs/_site/figures.py
 	$(BIN)/python docs/_site/notebook.py docs/quickstart.ipynb
 

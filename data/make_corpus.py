@@ -70,7 +70,9 @@ def _parser() -> argparse.ArgumentParser:
     lines = (__doc__ or "").split("\n\n")
     parser = command_line(lines[0], "\n\n".join(lines[1:]))
     parser.add_argument("-o", "--output", metavar="DIR", type=Path, help="directory to write to")
-    parser.add_argument("--seed", type=whole(), default=1, help="another seed, other sentences (1)")
+    parser.add_argument(
+        "--seed", type=whole(), default=1, help="other seeds give other sentences (default: 1)"
+    )
     for name, size in SIZES.items():
         parser.add_argument(
             f"--{name}",

@@ -22,15 +22,15 @@ SECTIONS = {
             "trace.trace_attention",
             "write a model's attention to a file, per sentence",
         ),
-        "import": ("trace.import_attention", "make a trace of arrays that another toolkit wrote"),
+        "import": ("trace.import_attention", "make a trace from arrays that another toolkit wrote"),
         "count": ("attended.count_attended", "count attended tokens, density, entropy, alignment"),
         "plot": ("plot.plot_attention", "draw heatmaps and bars, or make a page to explore"),
     },
     "translate and compare": {
-        "corpora": ("corpora.verbs", "prepare parallel text; its verbs are listed below"),
+        "corpora": ("corpora.verbs", "prepare parallel text, in steps listed below"),
         "to-eole": ("eole.convert", "convert a transformer of OpenNMT-py to eole"),
         "score": ("score.score_translations", "BLEU, chrF, TER, ROUGE, METEOR with significance"),
-        "study": ("paper.study", "one table and figure of all normalizers and seeds"),
+        "study": ("paper.study", "join scores and counts into one table and figure"),
     },
     "the paper's other experiments": {
         "vae": (
@@ -67,14 +67,14 @@ def usage() -> str:
         ]
     lines += [
         "",
-        "verbs of `onmt_evsoftmax corpora`, for shell pipelines:",
+        "steps of `onmt_evsoftmax corpora`, for shell pipelines:",
         *(f"  {name:<20}{text}" for name, text in VERBS.items()),
     ]
     shortcuts = ", ".join(f"{program} ({name})" for program, name in SHORT.items())
     lines += [
         "",
         f"Short forms: {shortcuts}.",
-        "`onmt_evsoftmax COMMAND --help` explains a command, with examples; --version prints ours.",
+        "`onmt_evsoftmax COMMAND --help` explains a command, with examples.",
         'Completion in bash or zsh: eval "$(register-python-argcomplete onmt_evsoftmax)"',
     ]
     return "\n".join(lines)

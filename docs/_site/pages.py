@@ -73,8 +73,8 @@ def commands() -> str:
     lines = [
         "# Commands",
         "",
-        "Everything below is what `--help` prints. Each command runs as `onmt_evsoftmax COMMAND`, "
-        "and four of them also as programs of their own.",
+        "This is what `--help` prints. Each command runs as `onmt_evsoftmax COMMAND`; four of them "
+        "are also programs of their own.",
         "",
         "`onmt_train`, `onmt_translate` and the other programs of OpenNMT-py keep their options "
         "and get [a few more](#options-of-onmt-train-and-onmt-translate).",
@@ -110,8 +110,8 @@ def _toolkit_options() -> Iterator[str]:
     parser = configargparse.ArgumentParser()
     options.add_to_model(parser)
     yield from ("## Options of onmt_train and onmt_translate", "")
-    yield "As keys of a YAML file or, with `-` before them, on the command line; "
-    yield "`onmt_translate` knows the same ones, to override what a checkpoint has."
+    yield "Write them as keys of a YAML file or, with `-` in front, on the command line. "
+    yield "`onmt_translate` takes them as well, to override those of the checkpoint."
     yield from ("", "| option | what it does |", "|---|---|")
     for action in parser._actions:
         if isinstance(action, options._Written):

@@ -33,8 +33,9 @@ attention, layer, head, sentence length and position, with density, entropy and 
 heads. Counts are over real tokens only; the paper's own count is among them, by its name."""
 
 EPILOG = """\
-A TRACE is a file of trace_attention, as FILE or NAME=FILE. With --model and --src instead, the
-attention is counted while it is computed and nothing is stored. Layers and heads count from 1.
+A TRACE is a file that onmt_trace_attention wrote, as FILE or NAME=FILE. With --model and --src
+instead, the attention is counted while it is computed and nothing is stored. Layers and heads count
+from 1.
 
 examples:
   Two models side by side:
@@ -55,7 +56,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Every option of the command."""
     parser = command_line(DESCRIPTION, EPILOG)
     add = parser.add_argument
-    add("traces", nargs="*", metavar="[NAME=]TRACE", help="what to count")
+    add("traces", nargs="*", metavar="[NAME=]TRACE", help="traces to count")
     add("--level", choices=LEVELS, default="subword", help="units to count (default: %(default)s)")
     add(
         "--by",

@@ -87,22 +87,24 @@ PLOTTED = {"length", "memory"}
 def make_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = command_line(_ABOUT, _EPILOG)
-    parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help="default: all")
+    parser.add_argument(
+        "--only", nargs="+", choices=PARTS, metavar="PART", help="of those below (default: all)"
+    )
     parser.add_argument(
         "--device",
         choices=("cpu", "cuda"),
         default="cpu",
-        help="cuda: every result is checked, then timed beside what was predicted (default: cpu)",
+        help="default: cpu; with cuda, results are checked, timed and compared with predictions",
     )
     parser.add_argument(
-        "--threads", type=whole(1, 1024), metavar="N", help="default: as many as torch takes"
+        "--threads", type=whole(1, 1024), metavar="N", help="default: as many as torch uses"
     )
     parser.add_argument(
         "--seconds",
         type=real(0, 3600),
         default=5.0,
         metavar="S",
-        help="measuring per case (default: 5)",
+        help="seconds of measuring for each case (default: 5)",
     )
     parser.add_argument(
         "--seed", type=whole(0, 2**31), default=0, help="of the random tensors (default: 0)"

@@ -7,18 +7,18 @@ nothing; without files it reads standard input and writes standard output.
 
 #: Verb → what it does, in the order of a recipe.
 VERBS = {
-    "fetch": "archives from the web or a folder, checked by their sums",
-    "extract": "sentences out of archives, as parallel text",
+    "fetch": "get archives from the web or a folder, and check their checksums",
+    "extract": "take sentences out of archives, as parallel text",
     "clean": "drop pairs that are empty, too long, lopsided or repeated",
-    "split": "training and held-out sets, by line or source sentence",
-    "tokenise": "Moses tokenisation",
+    "split": "make training and held-out sets, by line or source sentence",
+    "tokenise": "tokenise as Moses does",
     "learn-bpe": "learn joint BPE subwords from training text",
     "learn-sentencepiece": "learn joint SentencePiece subwords from training text",
     "encode": "split words into subwords",
-    "vocabulary": "count pieces, as onmt_build_vocab does",
+    "vocabulary": "count subwords, as onmt_build_vocab does",
     "decode": "join subwords into words, and words into text",
-    "check": "refuse parallel files that are not: counts, UTF-8, an empty side",
-    "settings": "the YAML of one training, made from a recipe's",
-    "options": "options of prepare.sh, as shell code for it to evaluate",
+    "check": "check that files are parallel: as many lines, UTF-8, no empty side",
+    "settings": "write the YAML of one training, from a recipe's",
+    "options": "turn the options of prepare.sh into shell code (for prepare.sh)",
     "run": "run a recipe, from archives to the table",
 }

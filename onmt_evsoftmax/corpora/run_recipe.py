@@ -17,7 +17,7 @@ from typing import Any
 from onmt_evsoftmax.corpora import recipe, runs
 from onmt_evsoftmax.report.console import UserError, whole
 
-EXAMPLE = """Interrupt it at any time; the same command goes on where it stopped.
+EXAMPLE = """Interrupt it at any time; the same command continues where it stopped.
 
 example:
   $ {0} --normalizer softmax --normalizer evsoftmax --data-dir ~/corpora"""
@@ -31,22 +31,29 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     recipe.add_options(parser)
     parser.add_argument(
         "--normalizer", action="append", metavar="NAME",
-        help="what turns attention scores into probabilities; repeat it to compare several. "
-        "posthoc is the softmax model made sparse at test time only",
+        help="what turns attention scores into probabilities; repeat it to compare several "
+        "(default: as in recipe.yaml). posthoc is the softmax model made sparse at test time only",
     )  # fmt: skip
     parser.add_argument(
         "--seed", action="append", type=whole(), metavar="N",
-        help="of initialisation, order and dropout; may be repeated (1)",
+        help="of initialisation, order of data and dropout; may be repeated (default: 1)",
     )  # fmt: skip
     parser.add_argument("--pretrained", metavar="FILE.pt", help="fine-tune this checkpoint")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="change a training setting"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change a key of train.yaml; may be repeated",
     )
     parser.add_argument("--until", "--only", choices=STAGES, help="end after this stage")
     parser.add_argument(
-        "--parallel", type=whole(1), metavar="N", help="models that train at the same time"
+        "--parallel",
+        type=whole(1),
+        metavar="N",
+        help="models that train at the same time (default: as in recipe.yaml)",
     )
-    parser.add_argument("--gpus", type=whole(), help="GPUs of each training (0: the CPU)")
+    parser.add_argument("--gpus", type=whole(), help="GPUs of each training; 0: the CPU")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -51,18 +51,22 @@ def build_parser(recipe_name: str = "RECIPE") -> argparse.ArgumentParser:
 
     def two_outputs(sub: argparse.ArgumentParser) -> None:
         names = ("SOURCE", "TARGET")
-        sub.add_argument("-o", "--output", type=Path, nargs=2, metavar=names, help="two files")
+        about = "two files (default: standard output)"
+        sub.add_argument("-o", "--output", type=Path, nargs=2, metavar=names, help=about)
 
     def text(sub: argparse.ArgumentParser) -> None:
         sub.add_argument("files", type=Path, nargs="*", help="training text of both languages")
         sub.add_argument(
-            "--subwords-from", metavar="DIR", help="copy those of another recipe's output instead"
+            "--subwords-from",
+            metavar="DIR",
+            help="copy what this output folder of a recipe has, instead",
         )
 
     def each(sub: argparse.ArgumentParser) -> None:
-        sub.add_argument("files", type=Path, nargs="*")
-        sub.add_argument("-o", "--output", type=Path, help="folder")
-        sub.add_argument("--jobs", type=whole(1), default=1, help="processes (1)")
+        sub.add_argument("files", type=Path, nargs="*", help="text (default: standard input)")
+        about = "folder for files of the same names; needed if files are given"
+        sub.add_argument("-o", "--output", type=Path, help=about)
+        sub.add_argument("--jobs", type=whole(1), default=1, help="processes (default: 1)")
 
     def language(sub: argparse.ArgumentParser, what: str = "") -> None:
         sub.add_argument("--source", metavar="LANG", help=f"language translated from{what}")
@@ -75,28 +79,59 @@ def build_parser(recipe_name: str = "RECIPE") -> argparse.ArgumentParser:
     sub.add_argument("-o", "--output", type=Path, required=True, help="folder of downloads")
 
     sub = verb("extract", steps.extract_text)
-    sub.add_argument("--format", default="plain", choices=[*extract.FORMATS, "columns"])
+    about = "tags: IWSLT's train.tags; segments: IWSLT's XML, WMT's SGML (default: plain)"
+    sub.add_argument("--format", default="plain", choices=[*extract.FORMATS, "columns"], help=about)
     place = "FILE, or ARCHIVE::FILE inside it"
     sub.add_argument("--source", nargs="+", required=True, metavar="PLACE", help=place)
-    sub.add_argument("--target", nargs="+", default=[], metavar="PLACE", help="as many of these")
-    sub.add_argument("--swap", action="store_true", help="columns: the second is the source")
+    sub.add_argument(
+        "--target", nargs="+", default=[], metavar="PLACE", help="as many files; none with columns"
+    )
+    sub.add_argument("--swap", action="store_true", help="the second column is the source")
     two_outputs(sub)
 
     sub = verb("clean", steps.clean)
     pair(sub)
     two_outputs(sub)
     number = whole(1)
-    sub.add_argument("--max-words", type=number, default=150, help="on either side (150)")
-    sub.add_argument("--max-ratio", type=real(1), default=9.0, help="longer side : shorter (9)")
+    sub.add_argument(
+        "--max-words",
+        type=number,
+        default=150,
+        help="drop pairs with more words on a side (default: 150)",
+    )
+    sub.add_argument(
+        "--max-ratio",
+        type=real(1),
+        default=9.0,
+        help="drop pairs whose numbers of words differ by a larger factor (default: 9)",
+    )
     sub.add_argument("--keep-repeated", action="store_true", help="keep repeated pairs")
-    sub.add_argument("--exclude", type=Path, nargs="*", default=[], help="held-out source text")
+    sub.add_argument(
+        "--exclude",
+        type=Path,
+        nargs="*",
+        default=[],
+        help="drop pairs whose source is in these files",
+    )
 
     sub = verb("split", steps.split_text)
     pair(sub)
     how = sub.add_mutually_exclusive_group(required=True)
-    how.add_argument("--every", type=number, metavar="N", help="every N-th line is for validation")
-    how.add_argument("--by-source", type=number, metavar="N", help="hold out N sentences, twice")
-    sub.add_argument("--langs", nargs=2, default=[], help="of standard input: endings of the files")
+    how.add_argument(
+        "--every", type=number, metavar="N", help="hold out every N-th line, for validation"
+    )
+    how.add_argument(
+        "--by-source",
+        type=number,
+        metavar="N",
+        help="hold out N source sentences each for validation and test",
+    )
+    sub.add_argument(
+        "--langs",
+        nargs=2,
+        default=[],
+        help="endings of the files, if text comes from standard input",
+    )
     sub.add_argument("--prefix", default="", help="before the names train, valid and test")
     sub.add_argument("-o", "--output", type=Path, required=True, help="folder")
 
@@ -109,7 +144,7 @@ def build_parser(recipe_name: str = "RECIPE") -> argparse.ArgumentParser:
         sub = verb(f"learn-{kind}", learn)
         text(sub)
         sub.add_argument("--size", type=whole(1, 10**7), required=True, help=f"number of {size}")
-        sub.add_argument("-o", "--output", type=Path, required=True)
+        sub.add_argument("-o", "--output", type=Path, required=True, help="file to write")
 
     sub = verb("encode", steps.encode)
     each(sub)
@@ -117,12 +152,14 @@ def build_parser(recipe_name: str = "RECIPE") -> argparse.ArgumentParser:
 
     sub = verb("vocabulary", steps.vocabulary)
     text(sub)
-    sub.add_argument("-o", "--output", type=Path)
+    sub.add_argument("-o", "--output", type=Path, help="file (default: standard output)")
 
     sub = verb("decode", steps.decode)
-    sub.add_argument("input", type=Path, nargs="?", default=steps.STDIN)
-    sub.add_argument("-o", "--output", type=Path)
-    sub.add_argument("--kind", choices=[*subwords.KINDS, "words"], required=True)
+    about = "text in subwords (default: standard input)"
+    sub.add_argument("input", type=Path, nargs="?", default=steps.STDIN, help=about)
+    sub.add_argument("-o", "--output", type=Path, help="file (default: standard output)")
+    about = "kind of subwords; words: there are none to join"
+    sub.add_argument("--kind", choices=[*subwords.KINDS, "words"], required=True, help=about)
     sub.add_argument("--detokenise", metavar="LANG", help="undo Moses tokenisation too")
     sub.add_argument("--truecased", action="store_true", help="begin every line with a capital")
 
@@ -131,13 +168,21 @@ def build_parser(recipe_name: str = "RECIPE") -> argparse.ArgumentParser:
 
     sub = verb("settings", steps.write_settings)
     sub.add_argument("recipe", type=Path, help="folder of the recipe")
-    sub.add_argument("--normalizer", required=True)
-    sub.add_argument("--seed", type=whole(), default=1)
+    sub.add_argument("--normalizer", required=True, metavar="NAME", help="of all attention")
+    sub.add_argument("--seed", type=whole(), default=1, metavar="N", help="default: 1")
     sub.add_argument("--pretrained", default="", metavar="FILE.pt", help="checkpoint to start from")
-    sub.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a key")
-    sub.add_argument("--run", help="its folder below the output (NORMALIZER-seedSEED)")
-    sub.add_argument("--study", action="store_true", help="with what `study` of the recipe changes")
-    sub.add_argument("-o", "--output", type=Path, help="file (standard output)")
+    sub.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change a key of train.yaml; may be repeated",
+    )
+    sub.add_argument("--run", help="name of its folder (default: NORMALIZER-seedSEED)")
+    sub.add_argument(
+        "--study", action="store_true", help="use `study` of recipe.yaml, as `make study` does"
+    )
+    sub.add_argument("-o", "--output", type=Path, help="file (default: standard output)")
     language(sub)
 
     script = f"recipes/{recipe_name}/prepare.sh"
@@ -145,7 +190,9 @@ def build_parser(recipe_name: str = "RECIPE") -> argparse.ArgumentParser:
                add_help=False, prog=script, usage=f"{script} [options]",
                epilog=f"example:\n  $ {script} -o runs/{recipe_name} --data-dir ~/corpora",
                formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    sub.description = "Prepare the data of this recipe; the same command goes on where it stopped."
+    sub.description = (
+        "Prepare the data of this recipe. The same command continues where it stopped."
+    )
     sub.add_argument("recipe", type=Path, help=argparse.SUPPRESS)
     sub.add_argument("-h", "--help", action=_ForShell, nargs=0, help="show this help")
     recipe.add_options(sub)

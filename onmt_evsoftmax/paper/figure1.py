@@ -87,7 +87,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help=".png, .svg or .pdf")
     parser.add_argument(
-        "--point", type=real(-1e6, 1e6), nargs=3, default=FIGURE1_POINT, metavar="V"
+        "--point",
+        type=real(-1e6, 1e6),
+        nargs=3,
+        default=FIGURE1_POINT,
+        metavar="V",
+        help="three scores (default: the paper's)",
     )
     arguments = parser.parse_args(argv)
     check_outputs([arguments.output], FIGURES)

@@ -181,9 +181,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         "example: onmt_evsoftmax properties --trials 2000",
     )
     parser.add_argument(
-        "--trials", type=whole(1, 10**6), default=500, help="points per size, scale and kind"
+        "--trials",
+        type=whole(1, 10**6),
+        default=500,
+        help="random points for each size, scale and kind (default: 500)",
     )
-    parser.add_argument("--seed", type=whole(0, 2**63 - 1), default=0)
+    parser.add_argument("--seed", type=whole(0, 2**63 - 1), default=0, help="default: 0")
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args(argv)
     cells = table(arguments.trials, arguments.seed)

@@ -270,12 +270,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Read, then write every output by its ending."""
     endings = [*TABLES, *FIGURES]
     parser = command_line(_ABOUT, _EXAMPLE)
-    parser.add_argument("--scores", type=Path, required=True, help="JSON of onmt_score")
+    parser.add_argument("--scores", type=Path, required=True, help="JSON file of onmt_score")
     parser.add_argument(
         "--attended", nargs="+", required=True, metavar="NAME=FILE",
         help="JSON of onmt_count_attended, one file per run",
     )  # fmt: skip
-    parser.add_argument("--title", default="Translation quality and attended tokens")
+    parser.add_argument("--title", default="Translation quality and attended tokens",
+                        help="of the table (default: %(default)s)")  # fmt: skip
     add_output(parser, " ".join(endings))
     options = parser.parse_args(argv)
     attended = [_named(text) for text in options.attended]

@@ -28,10 +28,10 @@ explore every sentence, layer and head in a browser. Exact zeros stay blank, and
 weights."""
 
 EPILOG = """\
-A TRACE is a file of trace_attention, as FILE or NAME=FILE; several are drawn side by side. The
-ending of OUT decides what is made: .png, .svg, .pdf a figure; .html the page, one file that needs
-nothing else; .pt the arguments of bertviz.model_view. Sentences, layers and heads count from 1;
-choose several as 1,3-5, last or all.
+A TRACE is a file that onmt_trace_attention wrote, as FILE or NAME=FILE; several are drawn side by
+side. The ending of OUT decides what is made: .png, .svg, .pdf a figure; .html the page, one file
+that needs nothing else; .pt the arguments of bertviz.model_view. Sentences, layers and heads count
+from 1; choose several as 1,3-5, last or all.
 
 examples:
   A page to explore three models side by side:
@@ -55,9 +55,15 @@ def make_parser() -> argparse.ArgumentParser:
     """Every option of the command."""
     parser = command_line(DESCRIPTION, EPILOG)
     add = parser.add_argument
-    add("traces", nargs="*", metavar="[NAME=]TRACE", help="what to draw")
-    add("-o", "--output", required=True, metavar="OUT", help=".png .svg .pdf .html .pt")
-    add("--sentence", metavar="N", help="source line (default: 1; in a page 1-1000)")
+    add("traces", nargs="*", metavar="[NAME=]TRACE", help="traces to draw")
+    add(
+        "-o",
+        "--output",
+        required=True,
+        metavar="OUT",
+        help="file ending in .png .svg .pdf .html or .pt",
+    )
+    add("--sentence", metavar="N", help="number of the sentence (default: 1; in a page, 1-1000)")
     add("--kind", choices=KINDS, help="kind of attention (default: context; all in a page)")
     add("--layer", default="last", metavar="N", help="layers to draw (default: last)")
     add(
@@ -65,7 +71,7 @@ def make_parser() -> argparse.ArgumentParser:
         default="1",
         metavar="N",
         help="heads to draw; mean, their average; rollout, attention through all layers up to this "
-        "(default: 1, which -attn_debug shows too)",
+        "one (default: 1, the head that -attn_debug shows)",
     )
     add(
         "--level",

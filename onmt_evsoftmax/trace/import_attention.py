@@ -204,11 +204,22 @@ def make_parser() -> argparse.ArgumentParser:
     """Every option of the command."""
     parser = command_line(DESCRIPTION, EPILOG)
     add = parser.add_argument
-    add("files", nargs="+", metavar="FILE", help="arrays, .npz")
+    add("files", nargs="+", metavar="FILE", help="arrays in an .npz file")
     add("-o", "--output", required=True, metavar="OUT", help="trace to write")
-    add("--normalizer", default="imported", metavar="NAME", help="for titles (%(default)s)")
+    add(
+        "--normalizer",
+        default="imported",
+        metavar="NAME",
+        help="name shown in titles (default: %(default)s)",
+    )
     add("--subwords", choices=SCHEMES, help="how tokens mark words (default: what they show)")
-    add("--special", nargs="+", default=[], metavar="TOKEN", help="more tokens that are no text")
+    add(
+        "--special",
+        nargs="+",
+        default=[],
+        metavar="TOKEN",
+        help="further tokens that are not text, such as <mask>",
+    )
     return parser
 
 

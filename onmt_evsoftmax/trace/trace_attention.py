@@ -58,7 +58,7 @@ def add_model_options(parser: argparse.ArgumentParser, required: bool) -> None:
         nargs="+",
         metavar="[NAME=]FILE",
         required=required,
-        help="checkpoints or folders",
+        help="checkpoints of OpenNMT-py, or folders of transformers models",
     )
     add("--src", metavar="FILE", required=required, help="source text")
     add("--tgt", metavar="FILE", help="target text to force (default: translate)")
@@ -74,24 +74,30 @@ def add_model_options(parser: argparse.ArgumentParser, required: bool) -> None:
         type=whole(1, 100_000),
         default=250,
         metavar="N",
-        help="tokens of a translation (%(default)s)",
+        help="longest translation, in tokens (default: %(default)s)",
     )
     add(
         "--attention-normalizer",
         metavar="NAME",
-        help="override the checkpoint's, for sparse attention at test time only",
+        help="compute attention with this one instead of the checkpoint's",
     )
     add(
         "--subword-model",
         metavar="FILE",
-        help="split plain text first: a SentencePiece .model, or BPE codes",
+        help="the text is plain: split it first, with a SentencePiece .model or BPE codes",
     )
     add(
         "--subwords",
         choices=SCHEMES,
         help="how tokens mark words (default: what the vocabulary shows)",
     )
-    add("--gpu", type=whole(-1), default=-1, metavar="N", help="device (default: -1, the CPU)")
+    add(
+        "--gpu",
+        type=whole(-1),
+        default=-1,
+        metavar="N",
+        help="number of the GPU (default: -1, the CPU)",
+    )
 
 
 def add_kinds(parser: argparse.ArgumentParser) -> None:
@@ -116,10 +122,20 @@ def make_parser() -> argparse.ArgumentParser:
     """Every option of the command."""
     parser = command_line(DESCRIPTION, EPILOG)
     add = parser.add_argument
-    add("-o", "--output", required=True, metavar="OUT", help="trace to write; several: a folder")
+    add(
+        "-o",
+        "--output",
+        required=True,
+        metavar="OUT",
+        help="trace to write; for several models, a folder",
+    )
     add_kinds(parser)
-    add("--precision", choices=("float32", "float16"), default="float32", help="of the weights")
-    add("--restart", action="store_true", help="start over, do not continue an unfinished trace")
+    add("--precision", choices=("float32", "float16"), default="float32", help="default: float32")
+    add(
+        "--restart",
+        action="store_true",
+        help="start over instead of continuing an unfinished trace",
+    )
     add("--quiet", action="store_true", help="no progress on standard error")
     add_model_options(parser, required=True)
     return parser

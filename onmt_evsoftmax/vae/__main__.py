@@ -52,13 +52,17 @@ def _parser() -> argparse.ArgumentParser:
         epilog="example:\n  onmt_evsoftmax vae figures runs/vae/cvae --format pdf",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    drawn.add_argument("-o", "--output", metavar="FOLDER", help="default: the first FOLDER")
+    drawn.add_argument(
+        "-o", "--output", metavar="FOLDER", help="where to put them (default: the first FOLDER)"
+    )
     kinds = [ending.removeprefix(".") for ending in outputs.FIGURES]
-    drawn.add_argument("--format", nargs="+", default=["png"], choices=kinds, help="default: png")
+    drawn.add_argument(
+        "--format", nargs="+", default=["png"], choices=kinds, help="of the files (default: png)"
+    )
     drawn.set_defaults(action=_figures)
     for command in (table, drawn):
         command.add_argument(
-            "folders", nargs="+", metavar="FOLDER", help="an experiment's or a job's"
+            "folders", nargs="+", metavar="FOLDER", help="output of an experiment or of a job"
         )
     return parser
 
@@ -83,15 +87,17 @@ def _add_experiment(commands: Any, name: str, experiment: Experiment[Any]) -> No
         "--output",
         default=f"runs/vae/{name}",
         metavar="FOLDER",
-        help="of models, results, table and figures; default: %(default)s",
+        help="for models, results, table and figures (default: %(default)s)",
     )
-    parser.add_argument("--config", metavar="YAML", help=f"default: as recipes/vae/{name}.yaml")
+    parser.add_argument(
+        "--config", metavar="YAML", help=f"settings (default: those of recipes/vae/{name}.yaml)"
+    )
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help=f"override one key; recipes/vae/{name}.yaml explains each",
+        help=f"override a key, of those in recipes/vae/{name}.yaml; may be repeated",
     )
     method = parser.add_mutually_exclusive_group()
     for key in experiment.configuration.choices:
@@ -103,15 +109,24 @@ def _add_experiment(commands: Any, name: str, experiment: Experiment[Any]) -> No
                 metavar="NAME",
                 help=f"only this {_kind(key)}",
             )
-    parser.add_argument("--seed", type=int, metavar="N", help="only this one")
-    parser.add_argument("--shared-only", action="store_true", help="only what all jobs share")
-    parser.add_argument("--data-dir", metavar="FOLDER", help="where the data set's files are")
-    parser.add_argument("--download", action="store_true", help="fetch them into --data-dir first")
-    parser.add_argument("--device", help="cpu or cuda; default: cuda if there is one")
+    parser.add_argument("--seed", type=int, metavar="N", help="only this seed")
     parser.add_argument(
-        "--threads", type=whole(1), metavar="N", help="of torch on a CPU; default: what pays"
+        "--shared-only", action="store_true", help="train only the models that all jobs share"
     )
-    parser.add_argument("--no-tensorboard", action="store_true", help="write no event files")
+    parser.add_argument("--data-dir", metavar="FOLDER", help="where the data set's files are")
+    parser.add_argument(
+        "--download", action="store_true", help="download them into --data-dir first"
+    )
+    parser.add_argument("--device", help="cpu or cuda (default: cuda if there is one)")
+    parser.add_argument(
+        "--threads",
+        type=whole(1),
+        metavar="N",
+        help="threads on a CPU (default: few, as small models want)",
+    )
+    parser.add_argument(
+        "--no-tensorboard", action="store_true", help="write no event files for TensorBoard"
+    )
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     parser.set_defaults(action=_experiment, experiment=experiment)
 

@@ -4,12 +4,14 @@
 <!-- run: fails -->      the same, and it must fail with exit code 2 and one sentence
 <!-- file: NAME -->      the block is written to that file before what follows is run
 <!-- part: of what -->   a part of something that another test runs whole
-<!-- shown: why -->      is not run, for that reason
+<!-- shown: why -->      is not run, for that reason; its options are still checked
 """
 
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,12 +49,28 @@ class Block:
 
 
 def pages() -> list[str]:
-    """README and every page that is written by hand, in the order a reader takes them."""
+    """Every page that is written by hand and has commands, in the order a reader takes them."""
     names = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md")]
     made = [name for name in names if not name.startswith("docs/generated/")]
     first = ["README.md", "docs/index.md", "docs/guides/train.md", "docs/guides/finetune.md"]
     first += ["docs/guides/posthoc.md", "docs/guides/count.md", "docs/guides/figures.md"]
-    return [*first, *sorted(set(made) - set(first))]
+    recipes = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("recipes/*/README.md"))
+    last = ["recipes/README.md", *recipes, "data/README.md"]
+    return [*first, *sorted(set(made) - set(first)), *last]
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The simple commands of a piece of shell, as words; `…` stands for options left out."""
+    for line in text.replace("\\\n", " ").splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;")
+        lexer.whitespace_split = True
+        words: list[str] = []
+        for word in [*lexer, ";"]:
+            if not set(word) <= set("|&;"):
+                words += [] if word == "…" else [word]
+            elif words:
+                yield words
+                words = []
 
 
 def blocks(page: str) -> list[Block]:

@@ -124,7 +124,8 @@ def test_several_normalizers_and_fine_tuning(tmp_path):
 def test_the_readme_takes_one_model_step_by_step(tmp_path):
     """Its lines, pasted into a shell; only the data are small."""
     text = (RECIPES / "README.md").read_text(encoding="utf-8")
-    lines = text.partition("## One model, step by step")[2].split("```")[1]
+    lines = text.partition("## One model, step by step")[2]
+    lines = lines.split("```sh\n")[1].partition("```")[0]
     given = " ".join(small("multi30k", tmp_path))
     changes = " ".join(word.replace("--set=", "--set ") for word in SETTINGS)
     lines = lines.replace("prepare.sh -o runs/mine", f"prepare.sh -o runs/mine {given}")
