@@ -115,7 +115,7 @@ def _kernels() -> Iterator[Finding]:
 
 
 def _devices() -> Iterator[str]:
-    yield f"CPU with {torch.get_num_threads()} threads"
+    yield f"CPU, number of threads: {torch.get_num_threads()}"
     for index in range(torch.cuda.device_count()):
         yield torch.cuda.get_device_name(index)
 

@@ -78,8 +78,9 @@ class KindCounts:
         self.measures["entropy"].add(head_entropy, member)
         broadcast = np.broadcast_to(available.astype(np.float64), attended.shape)
         self.measures["available"].add(broadcast, member)
-        shared = entropy(weights.mean(1)) - head_entropy.mean(1)
-        self.diversity.add(np.maximum(shared, 0)[:, None], member)
+        if self.heads > 1:
+            shared = entropy(weights.mean(1)) - head_entropy.mean(1)
+            self.diversity.add(np.maximum(shared, 0)[:, None], member)
         self._tally(attended)
 
     def _member(self, positions: NDArray[np.intp], length: int) -> Array:

@@ -169,7 +169,7 @@ def read(scores: Path, attended: Sequence[tuple[str, Path]]) -> Study:
         runs = [found.get("runs", []) for found in told["metrics"][0]["systems"].values()]
         if difference := detectable_difference(runs):
             notes.append(
-                f"so many seeds would show a difference of {difference:.2f} {quality} "
+                f"with this many seeds a difference of {difference:.2f} {quality} would show "
                 "(t test, two-sided at 0.05, power 0.8)"
             )
     blind = {

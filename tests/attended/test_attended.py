@@ -347,3 +347,5 @@ def test_derived_rows_are_counted_only_where_they_are_shown(tmp_path: Path, monk
     assert made[0].kinds.keys() == made[1].kinds.keys()
     rollout = json.loads(whole.read_text())[0]["kinds"]["context"]["derived"]["rollout"]
     assert rollout[0]["attended"]["mean"] >= 1
+    # One row for all heads has no diversity between heads, so the table has no such column.
+    assert "  diversity" not in plain.read_text()
