@@ -169,6 +169,7 @@ class TraceWriter:
     ) -> None:
         self.path, self.part = Path(path), part_of(path)
         self.count = 0
+        begin = MAGIC + header.line()
         for file in (self.path, self.part):
             _check_replaceable(file)
         try:
@@ -182,19 +183,18 @@ class TraceWriter:
             )
         try:
             _lock(self._file.fileno(), self.part)
-            kept = 0 if restart else self._resume(header)
+            kept = 0 if restart else self._resume(header, begin)
             self._file.truncate(kept)
             if not kept:
-                self._write(MAGIC + header.line())
+                self._write(begin)
         except BaseException:
             with suppress(OSError):
                 self._file.close()
             raise
 
-    def _resume(self, header: Header) -> int:
+    def _resume(self, header: Header, begin: bytes) -> int:
         """Count the whole blocks an earlier run left and return how many bytes of it to keep."""
         descriptor = self._file.fileno()
-        begin = MAGIC + header.line()
         present = os.pread(descriptor, _HEADER_LIMIT, 0)
         if not present.startswith(MAGIC) or b"\n" not in present[len(MAGIC) :]:
             return 0  # killed before its header was on disk

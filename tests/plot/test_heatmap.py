@@ -22,7 +22,7 @@ from onmt_evsoftmax.plot import bars, bertviz, choice, panels, plot_attention
 from onmt_evsoftmax.plot.page import quantise
 from onmt_evsoftmax.report import fonts, palette, style
 from onmt_evsoftmax.report.console import UserError
-from onmt_evsoftmax.trace import KINDS, Record, grid
+from onmt_evsoftmax.trace import KINDS, Record, TraceWriter, encode, grid
 
 SUBWORDS = traces.header().subwords
 
@@ -116,6 +116,33 @@ def test_long_and_tiny_sentences_can_be_drawn(tmp_path: Path) -> None:
         shown = panel(traces.record(0, source, target, "softmax"), "decoder")
         with style.readable(shown.rows):
             style.save(panels.draw([shown], values=True), tmp_path / "x.png", dpi=50)
+
+
+def test_a_picture_never_needs_more_memory_than_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(style, "_MOST_PIXELS", 10**5)
+    for ending in ("png", "svg"):
+        style.save(Figure(figsize=(4, 5)), tmp_path / f"a.{ending}")
+        told = capsys.readouterr().err
+        assert ("it has 70 dots per inch; .svg or .pdf stays sharp" in told) == (ending == "png")
+
+
+@pytest.mark.parametrize("text", ["\u200b", "\u2800", "\u3164"])
+@pytest.mark.parametrize("options", ["", "--bars"])
+def test_tokens_without_a_visible_letter_are_drawn(tmp_path: Path, text: str, options: str) -> None:
+    with TraceWriter(tmp_path / "a.trace", traces.header()) as trace:
+        trace.append(encode(traces.record(0, f"▁{text}", f"▁{text}")))
+        trace.finish()
+    for ending in ("png", "pdf"):
+        made = tmp_path / f"a.{ending}"
+        assert commands.run(f"onmt_plot_attention {tmp_path}/a.trace {options} -o {made}") == 0
+        assert made.stat().st_size
+
+
+def test_a_name_that_is_no_utf8_is_told_before_it_is_drawn() -> None:
+    with pytest.raises(UnicodeEncodeError), style.readable(["caf\udce9"]):
+        pass
 
 
 def test_panels_wrap_after_the_columns_asked_for(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -305,3 +306,10 @@ def test_words_are_numbered_from_left_to_right(tokens: list[str]) -> None:
         assert steps == sorted(steps)
         assert set(steps) == set(range(side.word_count))
         assert [t in ("<s>", "</s>") for t in tokens] == list(side.special)
+
+
+def test_a_header_that_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
+    header = dataclasses.replace(traces.header(), model={"name": "caf\udce9.pt"})
+    with pytest.raises(UnicodeEncodeError):
+        TraceWriter(tmp_path / "a.trace", header)
+    assert not os.listdir(tmp_path)
