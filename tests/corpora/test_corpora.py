@@ -252,6 +252,13 @@ def test_pieces_of_a_large_corpus_are_learnt_from_all_its_files(tmp_path, monkey
     assert model.unk_id() not in model.encode("лес Nr8 cat")
 
 
+def test_a_carriage_return_within_a_line_is_no_word(tmp_path):
+    for name, blank in (("codes", " "), ("returns", " \r ")):
+        text = write(tmp_path / "text", f"low{blank}lower", f"lower{blank}low")
+        subwords.learn("bpe", [text], 3, tmp_path / name)
+    assert (tmp_path / "codes").read_bytes() == (tmp_path / "returns").read_bytes()
+
+
 def test_text_without_anything_to_merge_is_told(tmp_path):
     with pytest.raises(UserError, match="nothing to merge"):
         subwords.learn("bpe", [write(tmp_path / "text", "a b", "c a")], 10, tmp_path / "codes")
@@ -311,6 +318,29 @@ def test_pairs_in_a_pipe_have_a_tab_between(tmp_path):
     assert piped(pairs, "clean") == "one two\teins zwei\n"
     swapped = ["extract", "--format", "columns", "--swap", "--source", str(tmp_path / "a.tsv")]
     assert piped("", *swapped).startswith("eins zwei\tone two\n")
+
+
+def test_a_tab_within_a_sentence_does_not_cut_it_in_a_pipe(tmp_path):
+    source, target = write(tmp_path / "a.en", "one\ttwo"), write(tmp_path / "a.de", "eins\tzwei")
+    files = ["extract", "--source", str(source), "--target", str(target)]
+    assert piped(piped("", *files), "clean") == "one two\teins zwei\n"
+
+
+@pytest.mark.parametrize(("kind", "size"), [("bpe", "20"), ("sentencepiece", "60")])
+def test_subwords_of_a_pipe_are_those_of_its_file(tmp_path, kind, size):
+    text = write(tmp_path / "text", *TEXT)
+    for name in ("file.model", "pipe.model"):
+        words = [f"learn-{kind}", "--size", size, "-o", str(tmp_path / name)]
+        piped("\n".join(TEXT), *words, *([str(text)] if name == "file.model" else []))
+    assert (tmp_path / "pipe.model").read_bytes() == (tmp_path / "file.model").read_bytes()
+
+
+def test_pairs_of_a_pipe_are_checked():
+    done = subprocess.run(
+        [sys.executable, "-m", "onmt_evsoftmax.corpora", "check"],
+        input="one\teins\n", capture_output=True, encoding="utf-8", check=True,
+    )  # fmt: skip
+    assert done.stderr == "standard input: 1 pairs\n"
 
 
 def test_a_finished_verb_does_nothing_and_says_so(tmp_path, capsys):
