@@ -46,7 +46,10 @@ def finished(outputs: Sequence[Path], inputs: Iterable[Path] = ()) -> bool:
 
 def fetch(args: argparse.Namespace) -> None:
     """Have archives in the output folder: downloaded, or linked to where they are."""
-    sources = listed(settings.read(args.sources).get("archives", {}))
+    archives = settings.read(args.sources).get("archives")
+    if not isinstance(archives, dict) or not archives:
+        raise UserError(f"{args.sources} lists no archives, as `FILE: [ADDRESS, CHECKSUM, …]`")
+    sources = listed(archives)
     names = [source.name for source in sources]
     for name in args.names:
         if name not in names:
