@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import commands
 import numpy as np
@@ -278,6 +279,21 @@ def test_page_bytes_keep_zeros_and_two_digits() -> None:
         assert np.abs(weights - attention.weights).max() < 0.005
 
 
+def book_of(page: Path) -> dict[str, Any]:
+    """What a page knows about all of its sentences."""
+    (block,) = re.findall(r'id="book">([^<]+)<', page.read_text())
+    return json.loads(zlib.decompress(base64.b64decode(block)))
+
+
+def test_a_sentence_of_a_language_model_is_found_by_its_words(tmp_path: Path) -> None:
+    with TraceWriter(tmp_path / "lm.trace", traces.header(kinds=["decoder"])) as trace:
+        trace.append(encode(traces.record(0, source="", target="▁a ▁dog", kinds=["decoder"])))
+        trace.finish()
+    page = tmp_path / "page.html"
+    assert commands.run(f"onmt_plot_attention {tmp_path / 'lm.trace'} -o {page} --quiet") == 0
+    assert book_of(page)["sentences"] == [{"line": 1, "text": "a dog"}]
+
+
 def test_bars_and_pages_have_the_colours_of_the_records(tmp_path: Path) -> None:
     sources = ("evsoftmax", "softmax")
     files = [traces.write(tmp_path / f"{n}.trace", 1, normalizer=n) for n in sources]
@@ -285,8 +301,7 @@ def test_bars_and_pages_have_the_colours_of_the_records(tmp_path: Path) -> None:
     drawn = (tmp_path / "bars.svg").read_text()
     page = tmp_path / "page.html"
     commands.run(f"onmt_plot_attention {files[0]} {files[1]} -o {page} --quiet")
-    (block,) = re.findall(r'id="book">([^<]+)<', page.read_text())
-    book = json.loads(zlib.decompress(base64.b64decode(block)))
+    book = book_of(page)
     for source, trace in zip(sources, book["traces"], strict=True):
         assert colour_of(source) in drawn
         assert trace["colour"] == colour_of(source)
