@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 import sentencepiece
-from corpus_files import gz, iwslt_members, sentence, sgm, tags, tar
+from corpus_files import gz, iwslt_members, sentence, sgm, tags, tar, zipped
 from hypothesis import given
 from hypothesis import strategies as st
 
 from onmt_evsoftmax.corpora import extract, parallel, settings, split, subwords, tokenise
-from onmt_evsoftmax.corpora.archives import member_lines
+from onmt_evsoftmax.corpora.archives import check_whole, member_lines
 from onmt_evsoftmax.corpora.clean import Cleaning
 from onmt_evsoftmax.corpora.marks import joined
 from onmt_evsoftmax.corpora.verbs import main
@@ -99,6 +99,32 @@ def test_a_truncated_archive_is_named(tmp_path, name, keep):
     member = None if name == "a.gz" else ("b.en" if name == "a.tgz" else "a.en")
     with pytest.raises(UserError, match=rf"{name} is truncated or damaged .*fetch it again"):
         list(member_lines(path, member))
+
+
+@pytest.mark.parametrize("kind", ["bz2", "xz"])
+@pytest.mark.parametrize("read", [lambda path: list(member_lines(path, "b.en")), check_whole])
+def test_a_damaged_archive_is_named(tmp_path, kind, read):
+    text = "".join(f"{hash(str(n))}\n" for n in range(5000))
+    path = tar(tmp_path / f"a.tar.{kind}", {"a.en": text, "b.en": text}, kind)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=rf"a\.tar\.{kind} is truncated or damaged"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("local", "central", "said"), [(6, 8, "is encrypted"), (8, 10, "compression method")]
+)
+def test_an_archive_that_cannot_be_unpacked_is_named(tmp_path, local, central, said):
+    path = zipped(tmp_path / "a.zip", {"a.en": "text"})
+    content = bytearray(path.read_bytes())
+    for place in (local, content.index(b"PK\x01\x02") + central):  # flags, or compression
+        content[place] |= 1 if said == "is encrypted" else 99
+    path.write_bytes(content)
+    for read in (lambda: list(member_lines(path, "a.en")), lambda: check_whole(path)):
+        with pytest.raises(UserError, match=rf"a\.zip is .*{said}"):
+            read()
 
 
 def test_a_missing_member_is_named_with_those_that_are_there(tmp_path):
