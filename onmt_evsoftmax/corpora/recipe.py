@@ -149,24 +149,19 @@ def chosen(folder: Path, args: argparse.Namespace) -> Recipe:
     if args.size is not None and args.subwords_from:
         raise UserError(f"--size is that of the subwords in {args.subwords_from}: leave it out")
     for option in ("data_dir", "subwords_from"):
-        if getattr(args, option):
-            setattr(args, option, Path(getattr(args, option)).absolute())
-            if not getattr(args, option).is_dir():
-                raise UserError(
-                    f"--{option.replace('_', '-')} {getattr(args, option)} is not a folder"
-                )
+        if given := getattr(args, option):
+            place = Path(given).absolute()
+            if not place.is_dir():
+                raise UserError(f"--{option.replace('_', '-')} {place} is not a folder")
+            setattr(args, option, str(place))
     args.output = (args.output or Path("runs") / folder.resolve().name).absolute()
     args.sources = (args.sources or folder / "recipe.yaml").absolute()
     names = ("source", "target", "subwords", "size", "subwords_from")
     changes = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    recipe = Recipe.read(folder, {key: _plain(value) for key, value in changes.items()})
-    return replace(recipe, subwords_from=os.path.abspath(recipe.subwords_from)) if (
-        recipe.subwords_from
-    ) else recipe  # fmt: skip
-
-
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value
+    recipe = Recipe.read(folder, changes)
+    if not recipe.subwords_from:
+        return recipe
+    return replace(recipe, subwords_from=os.path.abspath(recipe.subwords_from))
 
 
 def shell_code(recipe: Recipe, args: argparse.Namespace) -> list[str]:

@@ -25,7 +25,7 @@ Writer = Callable[[Path], None]
 Draw = Callable[[Path, str], None]
 
 
-def add_output(parser: argparse.ArgumentParser, endings: str, json: bool = True) -> None:
+def add_output(parser: argparse.ArgumentParser, endings: str) -> None:
     """``-o FILE``, any number of times, and ``--json``; ``endings`` says what each one gives."""
     parser.add_argument(
         "-o",
@@ -35,8 +35,7 @@ def add_output(parser: argparse.ArgumentParser, endings: str, json: bool = True)
         metavar="FILE",
         help=f"write to FILE instead, by its ending: {endings}; may be repeated",
     )
-    if json:
-        parser.add_argument("--json", action="store_true", help="print JSON, at full precision")
+    parser.add_argument("--json", action="store_true", help="print JSON, at full precision")
 
 
 def ending(path: PathLike) -> str:
