@@ -139,11 +139,16 @@ class TraceReader:
             raise IndexError(index)
         frame = _read_frame(self._file.fileno(), self._starts[index])
         if frame is None:
-            raise self._damaged(index)
+            raise self._damaged(index, "its checksum does not match")
         try:
-            return decode(frame[1])
+            record = decode(frame[1])
         except ValueError as error:
-            raise self._damaged(index) from error
+            raise self._damaged(index, str(error)) from error
+        for kind, about in self.header.kinds.items():
+            shape = (about.layers, about.heads, *map(len, record.axes(kind)))
+            if kind not in record.attention or record.attention[kind].shape != shape:
+                raise self._damaged(index, f"it lacks {kind} attention of the shape {shape}")
+        return record
 
     def __iter__(self) -> Iterator[Record]:
         return (self[index] for index in range(len(self)))
@@ -154,10 +159,10 @@ class TraceReader:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def _damaged(self, index: int) -> UserError:
+    def _damaged(self, index: int, reason: str) -> UserError:
         return UserError(
-            f"{self.path}: sentence {index % len(self) + 1} is damaged (its checksum does not "
-            "match); run trace_attention again"
+            f"{self.path}: sentence {index % len(self) + 1} is damaged ({reason}); "
+            "run trace_attention again"
         )
 
 
