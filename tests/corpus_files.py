@@ -20,8 +20,8 @@ def sentence(lang: str, number: int, tail: str = "") -> str:
     return " ".join([f"Nr{number}", *words]) + f"{tail}."
 
 
-def tar(path: Path, members: dict[str, str | bytes]) -> Path:
-    with tarfile.open(path, "w:gz") as archive:
+def tar(path: Path, members: dict[str, str | bytes], packed: str = "gz") -> Path:
+    with tarfile.open(path, f"w:{packed}") as archive:  # type: ignore[call-overload]
         for name, text in members.items():
             data = text.encode() if isinstance(text, str) else text
             entry = tarfile.TarInfo(name)

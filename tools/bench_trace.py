@@ -92,8 +92,7 @@ def main(argv: list[str] | None = None) -> int:
         header = tracer.header(source, target)
         meter = Meter("trace", total)
         with TraceWriter(folder / "out.trace", header) as trace:
-            split = (str.split, str.split)
-            for record in meter.watch(tracer.records(source, target, split)):
+            for record in meter.watch(tracer.records(source, target, str.split)):
                 trace.append(encode(record))
             trace.finish()
         meter.report()

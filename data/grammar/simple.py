@@ -71,10 +71,9 @@ def be(draw: ClauseDraw) -> Verb:
     return next(verb for verb in draw.lexicon.verbs if verb.english == "be")
 
 
-def describable(draw: ClauseDraw, classes: frozenset[str] | None = None) -> Noun:
+def describable(draw: ClauseDraw) -> Noun:
     """Draw a noun with adjectives whose English word has only one translation."""
-    nouns = draw.lexicon.nouns if classes is None else draw.nominals.nouns(classes)
-    noun = draw.dice.common(nouns)
+    noun = draw.dice.common(draw.lexicon.nouns)
     if noun.ambiguous or not predicable(draw, noun):
         raise Unfit
     return noun
@@ -94,9 +93,7 @@ def predicate(draw: ClauseDraw) -> Sentence:
     return sentence(draw.with_adverbials(clause, Wish(adverbials=0.7)) if passing else clause)
 
 
-def predicate_clause(
-    draw: ClauseDraw, tenses: tuple[str, ...] = ("present", "past", "future")
-) -> Clause:
+def predicate_clause(draw: ClauseDraw) -> Clause:
     """Draw a clause with an adjective as its predicate."""
     dice, nominals = draw.dice, draw.nominals
     noun = describable(draw)
@@ -106,7 +103,7 @@ def predicate_clause(
     subject: Nominal = unadorned(nominals.phrase(frozenset(), kind, noun=noun))
     if "person" in noun.classes and "person" in adjective.classes and dice.chance(0.4):
         subject = nominals.subject(PERSON, kind)
-    tense = dice.pick(tenses)
+    tense = dice.pick(("present", "past", "future"))
     comparison = Comparison(adjective)
     if adjective.comparison and tense != "future" and dice.chance(0.45):
         degree = dice.weighted({"comparative": 7, "positive": 3})

@@ -14,7 +14,7 @@ from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.report.files import read_lines
 from onmt_evsoftmax.trace import Header, Record, grid
 
-_LINK = re.compile(r"(\d+)([-?p])(\d+)")
+_LINK = re.compile(r"(\d{1,9})([-?p])(\d{1,9})")
 #: How attention becomes an alignment: a target word is linked to the source word with the largest
 #: weight, or to every source word that it attends to.
 RULES = ("argmax", "support")

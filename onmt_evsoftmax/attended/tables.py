@@ -187,7 +187,8 @@ def _alignment_rows(scores: AlignmentScores, rule: str) -> list[tuple[str, dict[
     """The mean head of every layer, then the single head with the lowest error rate."""
     links = scores.links[rule]
     heads = links.error_rate[:, :-1]
-    best = divmod(int(np.nanargmin(heads)), heads.shape[1]) if links.sure else (0, 0)
+    defined = np.where(np.isnan(heads), np.inf, heads)
+    best = divmod(int(defined.argmin()), heads.shape[1])
     places = [(f"layer {layer + 1}, mean", (layer, -1)) for layer in range(len(heads))]
     places.append((f"best: layer {best[0] + 1}, head {best[1] + 1}", best))
     return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import lzma
 import posixpath
 import tarfile
 import zipfile
@@ -15,7 +16,12 @@ from typing import IO
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.report.files import decode_line
 
-_BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError, zipfile.BadZipFile)
+_TAR = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
+# The last two: zip archives that are encrypted, or packed in a way that Python cannot unpack.
+_BROKEN = (
+    EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, tarfile.TarError, zipfile.BadZipFile,
+    RuntimeError, NotImplementedError,
+)  # fmt: skip
 
 
 @contextmanager
@@ -50,7 +56,7 @@ def check_whole(archive: Path) -> None:
                 damaged = zipped.testzip()
             if damaged is not None:
                 raise zipfile.BadZipFile(f"its file {damaged}")
-        elif archive.suffix == ".tgz" or archive.name.endswith(".tar.gz"):
+        elif archive.name.endswith(_TAR):
             with tarfile.open(archive, "r:*") as tar:
                 for _ in tar:
                     pass
@@ -63,7 +69,7 @@ def check_whole(archive: Path) -> None:
 @contextmanager
 def _opened(archive: Path, member: str | None) -> Iterator[IO[bytes]]:
     if member is None:
-        if archive.suffix in (".tgz", ".tar", ".zip") or archive.name.endswith(".tar.gz"):
+        if archive.name.endswith((".zip", *_TAR)):
             raise UserError(f"{archive} is an archive; name the file inside it: {archive}::FILE")
         opener = gzip.open if archive.suffix == ".gz" else open
         with opener(archive, "rb") as stream:

@@ -26,11 +26,17 @@ class Source:
 
 def listed(archives: Mapping[str, list[str]]) -> list[Source]:
     """``archives`` of a recipe.yaml: name → [address, checksums that somebody published …]."""
-    for name, (_, *checksums) in archives.items():
+    sources = []
+    for name, words in archives.items():
+        texts = isinstance(words, list) and all(isinstance(word, str) for word in (name, *words))
+        if not texts or not words:
+            raise UserError(f"archives: {name} must have [ADDRESS, CHECKSUM, …], not {words!r}")
+        url, *checksums = words
         for checksum in checksums:
             if checksum.partition(":")[0] not in ("md5", "sha256"):
                 raise UserError(f"{name}: {checksum} is not md5:… or sha256:…")
-    return [Source(name, url, tuple(sums)) for name, (url, *sums) in archives.items()]
+        sources.append(Source(name, url, tuple(checksums)))
+    return sources
 
 
 def fetch(sources: list[Source], folder: Path, data_dir: Path | None = None) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -11,7 +12,6 @@ from shlex import quote
 from typing import Any
 
 from onmt_evsoftmax.corpora import settings
-from onmt_evsoftmax.corpora.fetch import Source, listed
 from onmt_evsoftmax.corpora.parallel import write_lines
 from onmt_evsoftmax.report.console import UserError, unknown_name, whole
 from onmt_evsoftmax.report.files import lines_of
@@ -23,6 +23,13 @@ CHANGEABLE = (
     "source", "target", "subwords", "size", "subwords_from", "normalizers", "seeds", "threads",
     "gpus", "pretrained", "settings",
 )  # fmt: skip
+#: Type of a key → what it must be.
+_SPOKEN = {
+    str: "text",
+    int: "a whole number",
+    bool: "true or false",
+    Mapping: "`key: value` pairs",
+}
 
 
 @dataclass(frozen=True)
@@ -58,9 +65,11 @@ class Recipe:
             raise UserError(f"{folder} is not a recipe: it has no recipe.yaml")
         found = settings.read(path)
         known = [key.name for key in fields(cls) if key.name != "folder"]
-        for key in (*found, *found.get("study", ())):
-            if key not in known:
-                raise UserError(f"{path}: {unknown_name('key', str(key), known)}")
+        for part in (found, found.get("study", {})):
+            for key, value in part.items():
+                if key not in known:
+                    raise UserError(f"{path}: {unknown_name('key', str(key), known)}")
+                _check_type(path, key, value)
         if study:
             found |= found.get("study", {})
         try:
@@ -84,14 +93,33 @@ class Recipe:
         """The file in ``data/`` that holds the subwords."""
         return MODELS[self.subwords]
 
-    @property
-    def sources(self) -> list[Source]:
-        """What ``fetch`` may be asked for."""
-        return listed(self.archives)
-
     def path(self, text: str) -> str:
         """A path of ``recipe.yaml`` with the languages filled in."""
-        return text.format(source=self.source, target=self.target)
+        return filled(text, source=self.source, target=self.target)
+
+
+def _check_type(path: Path, key: str, value: Any) -> None:
+    """Refuse a value of another type than its key's; one alone may stand for a list of one."""
+    if key in ("source", "target"):
+        return  # `Recipe` says what they must be, wherever they are from
+    hint = typing.get_type_hints(Recipe)[key]
+    kind = typing.get_origin(hint) or hint
+    several = kind is list and isinstance(value, list)
+    kind = typing.get_args(hint)[0] if kind is list else kind
+    for one in value if several else [value]:
+        if not isinstance(one, kind) or (isinstance(one, bool) and kind is not bool):
+            raise UserError(f"{path}: {key} must be {_SPOKEN[kind]}, not {one!r}")
+
+
+def filled(text: str, **values: object) -> str:
+    """A text of ``recipe.yaml`` with the names in braces filled in."""
+    try:
+        return text.format(**values)
+    except (LookupError, ValueError) as error:
+        names = ", ".join(f"{{{name}}}" for name in values)
+        raise UserError(
+            f"recipe.yaml: {text!r} can have {names} in braces, nothing else"
+        ) from error
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -133,24 +161,19 @@ def chosen(folder: Path, args: argparse.Namespace) -> Recipe:
     if args.size is not None and args.subwords_from:
         raise UserError(f"--size is that of the subwords in {args.subwords_from}: leave it out")
     for option in ("data_dir", "subwords_from"):
-        if getattr(args, option):
-            setattr(args, option, Path(getattr(args, option)).absolute())
-            if not getattr(args, option).is_dir():
-                raise UserError(
-                    f"--{option.replace('_', '-')} {getattr(args, option)} is not a folder"
-                )
+        if given := getattr(args, option):
+            place = Path(given).absolute()
+            if not place.is_dir():
+                raise UserError(f"--{option.replace('_', '-')} {place} is not a folder")
+            setattr(args, option, str(place))
     args.output = (args.output or Path("runs") / folder.resolve().name).absolute()
     args.sources = (args.sources or folder / "recipe.yaml").absolute()
     names = ("source", "target", "subwords", "size", "subwords_from")
     changes = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    recipe = Recipe.read(folder, {key: _plain(value) for key, value in changes.items()})
-    return replace(recipe, subwords_from=os.path.abspath(recipe.subwords_from)) if (
-        recipe.subwords_from
-    ) else recipe  # fmt: skip
-
-
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value
+    recipe = Recipe.read(folder, changes)
+    if not recipe.subwords_from:
+        return recipe
+    return replace(recipe, subwords_from=os.path.abspath(recipe.subwords_from))
 
 
 def shell_code(recipe: Recipe, args: argparse.Namespace) -> list[str]:

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from onmt_evsoftmax.corpora import settings
-from onmt_evsoftmax.corpora.recipe import Recipe
+from onmt_evsoftmax.corpora.recipe import Recipe, filled
 from onmt_evsoftmax.normalizers import registry
 from onmt_evsoftmax.report.console import UserError
 
@@ -43,7 +41,7 @@ def of_recipe(recipe: Recipe) -> dict[str, Run]:
     for seed in map(int, several(recipe.seeds)):
         start = ""
         if recipe.pretrained:
-            start = os.path.normpath(recipe.pretrained.format(output=".", seed=seed))
+            start = os.path.normpath(filled(recipe.pretrained, output=".", seed=seed))
             if "{output}" in recipe.pretrained:
                 folder = os.path.dirname(start)
                 runs.append(Run(folder, "", "softmax", seed))
@@ -108,6 +106,6 @@ def changes(given: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         return dict(settings.parsed(text) for text in given)
     return {
-        key: yaml.safe_load(value) if isinstance(value, str) else value
+        key: settings.value_of(value) if isinstance(value, str) else value
         for key, value in given.items()
     }

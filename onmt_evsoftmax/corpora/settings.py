@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # Keys that say where a run is, not how it is trained.
 _PLACES = ("save_model", "log_file")
+#: What PyYAML raises; ValueError for a date that is none.
+_NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -26,7 +28,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         node = yaml.compose(text)
         found = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
+    except _NOT_YAML as error:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(found, dict) or node is None:
         raise UserError(f"{path} must be a list of keys and values")
@@ -42,7 +44,15 @@ def parsed(text: str) -> tuple[str, Any]:
     key, sign, value = text.partition("=")
     if not sign or not key:
         raise UserError(f"--set takes KEY=VALUE, not {text}")
-    return key, yaml.safe_load(value)
+    return key, value_of(value)
+
+
+def value_of(text: str) -> Any:
+    """A value that is given as text, which is YAML."""
+    try:
+        return yaml.safe_load(text)
+    except _NOT_YAML as error:
+        raise UserError(f"the value {text!r} of a setting is not YAML") from error
 
 
 def of_run(
@@ -60,7 +70,11 @@ def of_run(
     if recipe.both_positions and version("OpenNMT-py").startswith("3.0."):
         found["position_encoding"] = True
     found |= recipe.settings
-    found["data"] = {name: _in_languages(recipe, part) for name, part in found["data"].items()}
+    try:
+        found["data"] = {name: _in_languages(recipe, part) for name, part in found["data"].items()}
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        shape = "`name: {path_src: FILE, path_tgt: FILE}`"
+        raise UserError(f"{recipe.folder / 'train.yaml'}: data must be {shape}") from error
     found |= {
         "attention_normalizer": normalizer,
         "seed": seed,

@@ -46,7 +46,10 @@ def finished(outputs: Sequence[Path], inputs: Iterable[Path] = ()) -> bool:
 
 def fetch(args: argparse.Namespace) -> None:
     """Have archives in the output folder: downloaded, or linked to where they are."""
-    sources = listed(settings.read(args.sources).get("archives", {}))
+    archives = settings.read(args.sources).get("archives")
+    if not isinstance(archives, dict) or not archives:
+        raise UserError(f"{args.sources} lists no archives, as `FILE: [ADDRESS, CHECKSUM, …]`")
+    sources = listed(archives)
     names = [source.name for source in sources]
     for name in args.names:
         if name not in names:
@@ -109,8 +112,9 @@ def extract_text(args: argparse.Namespace) -> None:
 
 def _write_pairs(output: Sequence[Path] | None, pairs: Iterable[Sequence[str]]) -> None:
     if not output:
-        for pair in pairs:
-            print("\t".join(pair))
+        for texts in pairs:
+            # A tab within a text would be read as the one between the two.
+            print("\t".join(text.replace("\t", " ") for text in texts))
     else:
         say(f"{', '.join(map(str, output))}: {write_columns(output, pairs)} pairs")
 
@@ -239,7 +243,8 @@ def decode(args: argparse.Namespace) -> None:
 
 def check(args: argparse.Namespace) -> None:
     """Refuse parallel files that are not."""
-    say(f"{', '.join(map(str, args.files))}: {sum(1 for _ in _pairs(args))} pairs")
+    names = ", ".join(map(str, args.files)) or "standard input"
+    say(f"{names}: {sum(1 for _ in _pairs(args))} pairs")
 
 
 def write_settings(args: argparse.Namespace) -> None:

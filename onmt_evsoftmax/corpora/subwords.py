@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import io
 import os
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
 from onmt_evsoftmax.report.console import UserError
-from onmt_evsoftmax.report.files import lines_of, replacing
+from onmt_evsoftmax.report.files import lines_of, read_lines, replacing
 from onmt_evsoftmax.report.progress import progress
 
 KINDS = ("bpe", "sentencepiece")
@@ -24,22 +25,30 @@ def learn(kind: str, texts: Sequence[Path], size: int, output: Path) -> None:
     The text of byte pair encoding is tokenised already; SentencePiece wants it as it is, and of
     more than ``MOST_SENTENCES`` lines every second, third, … of all the files.
     """
+    sources: list[Path | list[str]] = list(texts)
     step = 1
-    if kind == "sentencepiece":
-        count = sum(1 for path in texts for _ in lines_of(path))
+    if kind == "sentencepiece":  # counted first; what is in a pipe can be read only once
+        sources = [path if path.is_file() else read_lines(path) for path in texts]
+        count = sum(1 for _ in _lines(sources))
         step = -(-count // MOST_SENTENCES)
-    lines = islice((line for path in texts for line in lines_of(path)), 0, None, step)
+    lines = islice(_lines(sources), 0, None, step)
     learner = _learn_bpe if kind == "bpe" else _learn_sentencepiece
     data = learner(progress(f"reading for {kind}", unit="lines", lines=lines), size)
     with replacing(output) as temporary:
         temporary.write_bytes(data)
 
 
+def _lines(sources: Iterable[Path | list[str]]) -> Iterator[str]:
+    for source in sources:
+        yield from source if isinstance(source, list) else lines_of(source)
+
+
 def _learn_bpe(lines: Iterable[str], merges: int) -> bytes:
     from subword_nmt.learn_bpe import learn_bpe
 
     # Counting words here keeps memory at the size of the vocabulary, not of the corpus.
-    words = Counter(word for line in lines for word in line.split(" ") if word)
+    # subword-nmt reads a carriage return as the end of a line.
+    words = Counter(word for line in lines for word in re.split("[ \\r]", line) if word)
     if all(len(word) == 1 for word in words):
         raise UserError("the text has no word of two letters: there is nothing to merge")
     codes = io.StringIO()

@@ -68,10 +68,6 @@ def build_parser(recipe_name: str = "RECIPE") -> argparse.ArgumentParser:
         sub.add_argument("-o", "--output", type=Path, help=about)
         sub.add_argument("--jobs", type=whole(1), default=1, help="processes (default: 1)")
 
-    def language(sub: argparse.ArgumentParser, what: str = "") -> None:
-        sub.add_argument("--source", metavar="LANG", help=f"language translated from{what}")
-        sub.add_argument("--target", metavar="LANG", help="language translated into")
-
     sub = verb("fetch", steps.fetch)
     sub.add_argument("names", nargs="*", help="which files of the list (default: all)")
     sub.add_argument("--sources", type=Path, required=True, help="YAML with `archives`: a recipe")
@@ -183,7 +179,8 @@ def build_parser(recipe_name: str = "RECIPE") -> argparse.ArgumentParser:
         "--study", action="store_true", help="use `study` of recipe.yaml, as `make study` does"
     )
     sub.add_argument("-o", "--output", type=Path, help="file (default: standard output)")
-    language(sub)
+    sub.add_argument("--source", metavar="LANG", help="language translated from")
+    sub.add_argument("--target", metavar="LANG", help="language translated into")
 
     script = f"recipes/{recipe_name}/prepare.sh"
     sub = verb("options", steps.options,

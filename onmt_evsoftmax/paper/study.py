@@ -83,6 +83,10 @@ def _cell(value: Value | None) -> Cell:
     return "–" if value is None else Marked(value.mean.text(2), stars=value.stars)
 
 
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
 def _mean(kind: str, measure: str, entry: Mapping[str, Any]) -> float:
     return float(entry["kinds"][kind]["all"][measure]["mean"])
 
@@ -141,8 +145,8 @@ def read(scores: Path, attended: Sequence[tuple[str, Path]]) -> Study:
         for metric in told["metrics"]:
             rows[metric["name"]] = {
                 name: Value(
-                    Mean(found["mean"], found.get("standard_error")),
-                    (found.get("comparison") or {}).get("stars", ""),
+                    Mean(float(found["mean"]), _number(found.get("standard_error"))),
+                    str((found.get("comparison") or {}).get("stars", "")),
                 )
                 for name, found in metric["systems"].items()
             }
@@ -163,7 +167,7 @@ def read(scores: Path, attended: Sequence[tuple[str, Path]]) -> Study:
         raise UserError(f"{', '.join(sorted(missing))}: not in both --scores and --attended")
     notes = []
     if told.get("baseline"):
-        notes.append(f"* p < 0.05, ** p < 0.01 against {title_of(told['baseline'])}")
+        notes.append(f"* p < 0.05, ** p < 0.01 against {title_of(str(told['baseline']))}")
     if any(count > 1 for count in seeds.values()):
         notes.append("± standard error over training seeds")
         runs = [found.get("runs", []) for found in told["metrics"][0]["systems"].values()]
@@ -192,6 +196,8 @@ def _entries(attended: Sequence[tuple[str, Path]]) -> dict[str, list[Mapping[str
     for name, path in attended:
         found = _json(path)
         try:
+            if not found:
+                raise ValueError("it counts nothing")
             for entry in found:
                 for look in (_histogram, *_MEASURES.values()):
                     look(entry)

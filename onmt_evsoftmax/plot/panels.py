@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.textpath import TextPath
+from matplotlib.textpath import text_to_path
 from numpy.typing import NDArray
 
 from onmt_evsoftmax.attended.alignment import Gold
@@ -96,11 +95,9 @@ def draw(panels: Sequence[Panel], columns: int | None = None, values: bool = Fal
 
 def text_width(text: str, size: float) -> float:
     """Inches that a text takes in the current fonts, shaped as it will be drawn."""
-    if not text.strip():
-        return 0.0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # letters that no font has were reported already
-        return float(TextPath((0, 0), text, size=size, prop=FontProperties()).get_extents().x1) / 72
+    font = FontProperties(size=size)
+    width, _, _ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
+    return float(width) / 72
 
 
 def _draw_panel(axes: Axes, panel: Panel, scale: Normalize, label: float, values: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import errno
+import io
 import math
 import os
 import shutil
@@ -109,27 +110,57 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
 def run(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
     """Run ``main(argv)`` as a process: exit 0 or its result, 2 with one line on a UserError."""
     signal.signal(signal.SIGTERM, _terminated)
+    _open_output()
     try:
         code = main(None) or 0
         sys.stdout.flush()
     except UserError as error:
-        message = str(error).replace("\n", r"\n")
-        print(f"{error.program or _program()}: error: {message}", file=sys.stderr)
-        code = 2
+        code = _failed(str(error), error.program)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         code = 130
-    except BrokenPipeError:
-        # The reader (``| head``) went away; keep the interpreter from complaining at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader (``| head``) went away
+        _drop_output()
         code = 141
     except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
+        message = _explained(error)
+        if message is None:
             raise
-        name = f"{os.fsdecode(error.filename)[:40]}…"
-        print(f"{_program()}: error: {name}: the name of the file is too long", file=sys.stderr)
-        code = 2
+        code = _failed(message)
+    except UnicodeEncodeError as error:  # what Python makes of such a name is no text
+        near = error.object[max(error.start - 20, 0) : error.end + 20]
+        code = _failed(f"{near!a}: a name must be UTF-8; give the file another one")
     sys.exit(code)
+
+
+def _failed(message: str, program: str | None = None) -> int:
+    print(f"{program or _program()}: error: {message}".replace("\n", r"\n"), file=sys.stderr)
+    return 2
+
+
+def _open_output() -> None:
+    """Texts and tables are UTF-8 in every locale; output that was closed is thrown away."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
+    elif sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
+
+
+def _drop_output() -> None:
+    """Keep the interpreter from complaining at exit that what is left cannot be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _explained(error: OSError) -> str | None:
+    """A sentence for what can be wrong with any file, wherever it is looked at."""
+    if error.errno == errno.ENAMETOOLONG:
+        return f"{os.fsdecode(error.filename)[:40]}…: the name of the file is too long"
+    if error.errno == errno.EACCES and error.filename is not None:
+        return f"cannot use {os.fsdecode(error.filename)}: {error.strerror}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) and error.filename is None:
+        _drop_output()
+        return f"cannot write standard output: {error.strerror}"
+    return None
 
 
 def _terminated(*_: object) -> NoReturn:

@@ -20,6 +20,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     An exception, a kill or a full disk leaves whatever was at ``path`` before.
     """
     target = Path(path)
+    check_replaceable(target)
     # Named before it is made: an interruption at any moment finds it and removes it.
     temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
     try:
@@ -38,6 +39,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     finally:
         with suppress(OSError):  # it was never made
             temporary.unlink()
+
+
+def check_replaceable(path: str | os.PathLike[str]) -> None:
+    """Refuse a pipe or a device, which a file with its name would take the place of."""
+    found = Path(path)
+    if found.exists() and not found.is_file() and not found.is_dir():
+        raise UserError(f"{path} is not a file but a pipe or a device; give the name of a file")
 
 
 def cannot_write(path: str | os.PathLike[str], error: OSError) -> UserError:

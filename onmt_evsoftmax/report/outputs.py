@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from onmt_evsoftmax.report.console import UserError, terminal_width
-from onmt_evsoftmax.report.files import replacing
+from onmt_evsoftmax.report.files import check_replaceable, replacing
 from onmt_evsoftmax.report.table import Table, render
 
 PathLike = str | os.PathLike[str]
@@ -25,7 +25,7 @@ Writer = Callable[[Path], None]
 Draw = Callable[[Path, str], None]
 
 
-def add_output(parser: argparse.ArgumentParser, endings: str, json: bool = True) -> None:
+def add_output(parser: argparse.ArgumentParser, endings: str) -> None:
     """``-o FILE``, any number of times, and ``--json``; ``endings`` says what each one gives."""
     parser.add_argument(
         "-o",
@@ -35,8 +35,7 @@ def add_output(parser: argparse.ArgumentParser, endings: str, json: bool = True)
         metavar="FILE",
         help=f"write to FILE instead, by its ending: {endings}; may be repeated",
     )
-    if json:
-        parser.add_argument("--json", action="store_true", help="print JSON, at full precision")
+    parser.add_argument("--json", action="store_true", help="print JSON, at full precision")
 
 
 def ending(path: PathLike) -> str:
@@ -63,6 +62,8 @@ def check_outputs(
             raise UserError(f"{option} {path}: the ending must be {many}{' '.join(known)}")
         if Path(path).is_dir():
             raise UserError(f"{option} {path}: it is a folder; give the name of a file")
+        if option != "-output":  # OpenNMT-py's commands write into a pipe, and replace nothing
+            check_replaceable(path)
         folder = next(parent for parent in Path(path).absolute().parents if parent.exists())
         if not folder.is_dir() or not os.access(folder, os.W_OK):
             raise UserError(f"{option} {path}: cannot write into {folder}; choose another place")

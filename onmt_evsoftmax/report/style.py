@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,12 +19,16 @@ from onmt_evsoftmax.report.console import warn
 from onmt_evsoftmax.report.files import replacing
 from onmt_evsoftmax.report.palette import INK
 
+#: A larger PNG is drawn with fewer dots per inch: it would not fit into memory.
+_MOST_PIXELS = 10**8
 WEIGHTS = LinearSegmentedColormap.from_list("weights", palette.WEIGHTS)
 
 
 @contextmanager
 def readable(texts: Iterable[str], size: float = 8.0) -> Iterator[None]:
     """Settings for one figure with these texts in it; warns of letters that no font has."""
+    texts = list(texts)
+    "".join(texts).encode()  # what is no UTF-8 is refused here; matplotlib would not say why
     families, missing = fonts.choose(texts)
     if missing:
         warn(
@@ -53,7 +59,9 @@ def readable(texts: Iterable[str], size: float = 8.0) -> Iterator[None]:
         "svg.hashsalt": "onmt_evsoftmax",
         "pdf.fonttype": 42,
     }
-    with matplotlib.rc_context(settings):
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
+        # The warning above says it once, matplotlib's own once for every text and letter.
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")
         yield
 
 
@@ -62,6 +70,10 @@ def save(
 ) -> None:
     """Write a figure by the path's ending, whole or not at all; same figure, same bytes."""
     extension = (ending or Path(path).suffix).lower().lstrip(".")
+    size = figure.get_figwidth() * figure.get_figheight()
+    if extension == "png" and size * dpi**2 > _MOST_PIXELS:
+        dpi = math.isqrt(int(_MOST_PIXELS / size))
+        warn(f"{path} is large: it has {dpi} dots per inch; .svg or .pdf stays sharp")
     dates: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     with replacing(path) as temporary:
         figure.savefig(

@@ -182,7 +182,7 @@ def _systems(arguments: Sequence[str]) -> dict[str, list[str]]:
             unnamed[name] = path
         if not name or not path:
             raise UserError(f"--hyp {argument}: must be FILE or NAME=FILE")
-        if path in systems.get(name, ()):
+        if os.path.realpath(path) in map(os.path.realpath, systems.get(name, ())):
             raise UserError(f"--hyp {argument} is given twice; every run has its own file")
         systems.setdefault(name, []).append(path)
     return systems

@@ -117,7 +117,7 @@ def _weights(array: NDArray[Any], where: str) -> NDArray[np.float32]:
     """(layers, heads, rows, keys), checked."""
     if array.ndim == 5 and array.shape[1] == 1:
         array = array[:, 0]
-    if not 2 <= array.ndim <= 4 or array.dtype.kind not in "fiu":
+    if not 2 <= array.ndim <= 4 or array.dtype.kind not in "fiu" or not array.size:
         raise UserError(
             f"{where}: must be numbers of shape (layers, heads, rows, keys), not {array.dtype} "
             f"{array.shape}"
@@ -148,7 +148,10 @@ def read_sentences(path: str) -> list[Sentence]:
         number, slash, field = name.rpartition("/")
         if slash and not number.isdecimal():
             raise UserError(f"{path}: {name!r} must be NAME or NUMBER/NAME")
-        numbered[int(number) if slash else 0][field] = array
+        fields = numbered[int(number) if slash else 0]
+        if field in fields:
+            raise UserError(f"{path}: {name!r} is there under another number, too; keep one")
+        fields[field] = array
     several = len(numbered) > 1
     return [
         Sentence.of(numbered[n], f"{path}, sentence {n}" if several else path)

@@ -146,10 +146,10 @@ def decode(block: bytes) -> Record:
             weights = np.zeros(shape, np.float32)
             weights[support] = values[:, 0]
             attention[kind] = Attention(weights, support)
-        target = Tokens(tuple(meta["target"]), tuple(meta["target_words"]))
+        target = _side(meta["target"], meta["target_words"])
         return Record(
             index=meta["index"],
-            source=Tokens(tuple(meta["source"]), tuple(meta["source_words"])),
+            source=_side(meta["source"], meta["source_words"]),
             target=target,
             prefix=prefix_of(target, meta["start"]) if target.tokens else Tokens((), ()),
             scores=tuple(_infinite(score) for score in meta["scores"]),
@@ -161,6 +161,14 @@ def decode(block: bytes) -> Record:
         MemoryError, OverflowError,
     ) as error:  # fmt: skip
         raise ValueError(f"not a sentence record: {error}") from error
+
+
+def _side(tokens: list[str], words: list[int]) -> Tokens:
+    """The tokens of one side; ValueError if they have not a word each."""
+    for token, word in zip(tokens, words, strict=True):
+        if not isinstance(token, str) or word not in range(NO_WORD, len(tokens)):
+            raise ValueError(f"the token {token!r} cannot be of the word {word!r}")
+    return Tokens(tuple(tokens), tuple(words))
 
 
 def _finite(score: float) -> float | None:

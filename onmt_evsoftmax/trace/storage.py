@@ -139,11 +139,16 @@ class TraceReader:
             raise IndexError(index)
         frame = _read_frame(self._file.fileno(), self._starts[index])
         if frame is None:
-            raise self._damaged(index)
+            raise self._damaged(index, "its checksum does not match")
         try:
-            return decode(frame[1])
+            record = decode(frame[1])
         except ValueError as error:
-            raise self._damaged(index) from error
+            raise self._damaged(index, str(error)) from error
+        for kind, about in self.header.kinds.items():
+            shape = (about.layers, about.heads, *map(len, record.axes(kind)))
+            if kind not in record.attention or record.attention[kind].shape != shape:
+                raise self._damaged(index, f"it lacks {kind} attention of the shape {shape}")
+        return record
 
     def __iter__(self) -> Iterator[Record]:
         return (self[index] for index in range(len(self)))
@@ -154,10 +159,10 @@ class TraceReader:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def _damaged(self, index: int) -> UserError:
+    def _damaged(self, index: int, reason: str) -> UserError:
         return UserError(
-            f"{self.path}: sentence {index % len(self) + 1} is damaged (its checksum does not "
-            "match); run trace_attention again"
+            f"{self.path}: sentence {index % len(self) + 1} is damaged ({reason}); "
+            "run trace_attention again"
         )
 
 
@@ -169,6 +174,7 @@ class TraceWriter:
     ) -> None:
         self.path, self.part = Path(path), part_of(path)
         self.count = 0
+        begin = MAGIC + header.line()
         for file in (self.path, self.part):
             _check_replaceable(file)
         try:
@@ -182,19 +188,18 @@ class TraceWriter:
             )
         try:
             _lock(self._file.fileno(), self.part)
-            kept = 0 if restart else self._resume(header)
+            kept = 0 if restart else self._resume(header, begin)
             self._file.truncate(kept)
             if not kept:
-                self._write(MAGIC + header.line())
+                self._write(begin)
         except BaseException:
             with suppress(OSError):
                 self._file.close()
             raise
 
-    def _resume(self, header: Header) -> int:
+    def _resume(self, header: Header, begin: bytes) -> int:
         """Count the whole blocks an earlier run left and return how many bytes of it to keep."""
         descriptor = self._file.fileno()
-        begin = MAGIC + header.line()
         present = os.pread(descriptor, _HEADER_LIMIT, 0)
         if not present.startswith(MAGIC) or b"\n" not in present[len(MAGIC) :]:
             return 0  # killed before its header was on disk

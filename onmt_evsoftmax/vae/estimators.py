@@ -57,12 +57,12 @@ class ScoreFunction(Estimator):
     """SFE with a moving average of the cost as baseline."""
 
     title = "SFE"
+    decay: ClassVar[float] = 0.99
     average: Tensor
     started: Tensor
 
-    def __init__(self, context: int = 0, decay: float = 0.99) -> None:
+    def __init__(self, context: int = 0) -> None:
         super().__init__()
-        self.decay = decay
         self.register_buffer("average", torch.zeros(()))
         self.register_buffer("started", torch.zeros((), dtype=torch.bool))
 
@@ -106,10 +106,13 @@ class NVIL(ScoreFunction):
     """A baseline learned from the sample, on top of the average (Mnih & Gregor, 2014)."""
 
     title = "NVIL"
+    hidden: ClassVar[int] = 128
 
-    def __init__(self, context: int, decay: float = 0.99, hidden: int = 128) -> None:
-        super().__init__(context, decay)
-        self.network = nn.Sequential(nn.Linear(context, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+    def __init__(self, context: int) -> None:
+        super().__init__()
+        self.network = nn.Sequential(
+            nn.Linear(context, self.hidden), nn.ReLU(), nn.Linear(self.hidden, 1)
+        )
 
     def baseline(self, scores: Tensor, cost: Cost, context: Tensor) -> Tensor:
         learned: Tensor = self.network(context)

@@ -11,12 +11,11 @@ from onmt_evsoftmax.report import palette
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.report.statistics import Mean
 from onmt_evsoftmax.vae.estimators import ESTIMATORS, in_order, title
+from onmt_evsoftmax.vae.experiment import Results
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-Results = list[dict[str, Any]]
 
 #: What a conditional VAE is asked for.
 QUERIES = ("even", "odd")

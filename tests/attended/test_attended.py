@@ -253,11 +253,29 @@ def test_a_perfect_aligner_has_no_error() -> None:
         assert links.error_rate.tolist() == [[0, 0]]
 
 
+def test_the_best_head_is_found_without_sure_links() -> None:
+    """Its error is then that of precision alone."""
+    header = traces.header()
+    gold = [parse_line(line, "") for line in ("0?0 1?1", "1?2 3?3")]
+    scores, counts = AlignmentScores(header, gold, "gold"), Counts(header)
+    for index in range(len(gold)):
+        scores.add(traces.record(index))
+        counts.add(traces.record(index))
+    table = Report([Entry("a", counts, scores)]).tables([])[-1]
+    best = [row for row in table.rows if str(row[2]).startswith("best")]
+    for row, links in zip(best, scores.links.values(), strict=True):
+        heads = links.error_rate[:, :-1]
+        layer, head = divmod(int(heads.argmin()), heads.shape[1])
+        assert row[2:4] == [f"best: layer {layer + 1}, head {head + 1}", f"{100 * heads.min():.1f}"]
+    assert scores.links["argmax"].error_rate[:, :-1].argmin() != 0
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("0-0 1:2", r"gold, line 1: '1:2' is not an alignment link"),
         ("0-", "not an alignment link"),
+        (f"{'9' * 5000}-0", "not an alignment link"),
         ("9-0", r"gold, line 1: link 9-0 needs 10 source words, but .* has 6"),
         ("0-9", r"needs 10 target words"),
     ],

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 import sentencepiece
-from corpus_files import gz, iwslt_members, sentence, sgm, tags, tar
+from corpus_files import gz, iwslt_members, sentence, sgm, tags, tar, zipped
 from hypothesis import given
 from hypothesis import strategies as st
 
 from onmt_evsoftmax.corpora import extract, parallel, settings, split, subwords, tokenise
-from onmt_evsoftmax.corpora.archives import member_lines
+from onmt_evsoftmax.corpora.archives import check_whole, member_lines
 from onmt_evsoftmax.corpora.clean import Cleaning
 from onmt_evsoftmax.corpora.marks import joined
 from onmt_evsoftmax.corpora.verbs import main
@@ -99,6 +99,32 @@ def test_a_truncated_archive_is_named(tmp_path, name, keep):
     member = None if name == "a.gz" else ("b.en" if name == "a.tgz" else "a.en")
     with pytest.raises(UserError, match=rf"{name} is truncated or damaged .*fetch it again"):
         list(member_lines(path, member))
+
+
+@pytest.mark.parametrize("kind", ["bz2", "xz"])
+@pytest.mark.parametrize("read", [lambda path: list(member_lines(path, "b.en")), check_whole])
+def test_a_damaged_archive_is_named(tmp_path, kind, read):
+    text = "".join(f"{hash(str(n))}\n" for n in range(5000))
+    path = tar(tmp_path / f"a.tar.{kind}", {"a.en": text, "b.en": text}, kind)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=rf"a\.tar\.{kind} is truncated or damaged"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("local", "central", "said"), [(6, 8, "is encrypted"), (8, 10, "compression method")]
+)
+def test_an_archive_that_cannot_be_unpacked_is_named(tmp_path, local, central, said):
+    path = zipped(tmp_path / "a.zip", {"a.en": "text"})
+    content = bytearray(path.read_bytes())
+    for place in (local, content.index(b"PK\x01\x02") + central):  # flags, or compression
+        content[place] |= 1 if said == "is encrypted" else 99
+    path.write_bytes(content)
+    for read in (lambda: list(member_lines(path, "a.en")), lambda: check_whole(path)):
+        with pytest.raises(UserError, match=rf"a\.zip is .*{said}"):
+            read()
 
 
 def test_a_missing_member_is_named_with_those_that_are_there(tmp_path):
@@ -252,6 +278,13 @@ def test_pieces_of_a_large_corpus_are_learnt_from_all_its_files(tmp_path, monkey
     assert model.unk_id() not in model.encode("лес Nr8 cat")
 
 
+def test_a_carriage_return_within_a_line_is_no_word(tmp_path):
+    for name, blank in (("codes", " "), ("returns", " \r ")):
+        text = write(tmp_path / "text", f"low{blank}lower", f"lower{blank}low")
+        subwords.learn("bpe", [text], 3, tmp_path / name)
+    assert (tmp_path / "codes").read_bytes() == (tmp_path / "returns").read_bytes()
+
+
 def test_text_without_anything_to_merge_is_told(tmp_path):
     with pytest.raises(UserError, match="nothing to merge"):
         subwords.learn("bpe", [write(tmp_path / "text", "a b", "c a")], 10, tmp_path / "codes")
@@ -311,6 +344,29 @@ def test_pairs_in_a_pipe_have_a_tab_between(tmp_path):
     assert piped(pairs, "clean") == "one two\teins zwei\n"
     swapped = ["extract", "--format", "columns", "--swap", "--source", str(tmp_path / "a.tsv")]
     assert piped("", *swapped).startswith("eins zwei\tone two\n")
+
+
+def test_a_tab_within_a_sentence_does_not_cut_it_in_a_pipe(tmp_path):
+    source, target = write(tmp_path / "a.en", "one\ttwo"), write(tmp_path / "a.de", "eins\tzwei")
+    files = ["extract", "--source", str(source), "--target", str(target)]
+    assert piped(piped("", *files), "clean") == "one two\teins zwei\n"
+
+
+@pytest.mark.parametrize(("kind", "size"), [("bpe", "20"), ("sentencepiece", "60")])
+def test_subwords_of_a_pipe_are_those_of_its_file(tmp_path, kind, size):
+    text = write(tmp_path / "text", *TEXT)
+    for name in ("file.model", "pipe.model"):
+        words = [f"learn-{kind}", "--size", size, "-o", str(tmp_path / name)]
+        piped("\n".join(TEXT), *words, *([str(text)] if name == "file.model" else []))
+    assert (tmp_path / "pipe.model").read_bytes() == (tmp_path / "file.model").read_bytes()
+
+
+def test_pairs_of_a_pipe_are_checked():
+    done = subprocess.run(
+        [sys.executable, "-m", "onmt_evsoftmax.corpora", "check"],
+        input="one\teins\n", capture_output=True, encoding="utf-8", check=True,
+    )  # fmt: skip
+    assert done.stderr == "standard input: 1 pairs\n"
 
 
 def test_a_finished_verb_does_nothing_and_says_so(tmp_path, capsys):

@@ -12,6 +12,7 @@ import pytest
 from corpus_files import gz, tar, zipped
 
 from onmt_evsoftmax.corpora.fetch import Source, fetch, listed
+from onmt_evsoftmax.corpora.verbs import main
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.report.download import download
 
@@ -137,6 +138,19 @@ def test_without_a_published_checksum_the_first_use_is_remembered(tmp_path):
 def test_a_checksum_of_another_kind_is_refused():
     with pytest.raises(UserError, match=r"a\.gz: crc:1 is not md5:… or sha256:…"):
         listed({"a.gz": ["http://x/a.gz", "crc:1"]})
+
+
+@pytest.mark.parametrize("words", [None, [], "http://x", [3], ["http://x", 3]])
+def test_an_archive_without_an_address_is_refused(words):
+    with pytest.raises(UserError, match=r"archives: a\.gz must have \[ADDRESS, CHECKSUM, …\]"):
+        listed({"a.gz": words})
+
+
+@pytest.mark.parametrize("text", ["a: 3", "archives:", "archives: [a]", "archives: {}"])
+def test_a_list_without_archives_is_refused(tmp_path, text):
+    (tmp_path / "list.yaml").write_text(text)
+    with pytest.raises(UserError, match=r"list\.yaml lists no archives"):
+        main(["fetch", "--sources", str(tmp_path / "list.yaml"), "-o", str(tmp_path / "out")])
 
 
 @pytest.mark.parametrize("name", ["a.tgz", "a.zip", "a.gz"])

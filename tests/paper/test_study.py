@@ -151,9 +151,10 @@ def test_one_run_has_no_error_and_no_gold_no_alignment(tmp_path):
 def test_wrong_files_are_named(files, tmp_path):
     folder, scores, attended, *_ = files
     bad = tmp_path / "bad.json"
-    bad.write_text("[{}]")
-    with pytest.raises(UserError, match=r"bad\.json is not the JSON of onmt_count_attended"):
-        study.read(scores, [("softmax", bad)])
+    for content in ("[{}]", "[]", "{}", "3"):
+        bad.write_text(content)
+        with pytest.raises(UserError, match=r"bad\.json is not the JSON of onmt_count_attended"):
+            study.read(scores, [("softmax", bad)])
     with pytest.raises(UserError, match=r"is not the JSON of onmt_score"):
         study.read(bad, [])
     with pytest.raises(UserError, match=r"evsoftmax: not in both --scores and --attended"):
@@ -171,6 +172,9 @@ def test_wrong_files_are_named(files, tmp_path):
         '{"metrics": [{"name": "B", "systems": ["a"]}], "systems": {}}',
         '{"metrics": [{"name": "B", "systems": {"a": 3}}], "systems": {}}',
         '{"metrics": [{"name": "B", "systems": {"a": {"mean": 3}}}], "systems": ["a"]}',
+        '{"metrics": [{"name": "B", "systems": {"a": {"mean": null}}}], "systems": {}}',
+        '{"metrics": [{"name": "B", "systems": {"a": {"mean": "x"}}}], "systems": {}}',
+        '{"metrics": [{"name": "B", "systems": {"a": {"mean": 3, "standard_error": []}}}]}',
     ],
 )
 def test_scores_of_another_shape_are_told(tmp_path, content):

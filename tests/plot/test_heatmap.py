@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import commands
 import numpy as np
@@ -22,7 +23,7 @@ from onmt_evsoftmax.plot import bars, bertviz, choice, panels, plot_attention
 from onmt_evsoftmax.plot.page import quantise
 from onmt_evsoftmax.report import fonts, palette, style
 from onmt_evsoftmax.report.console import UserError
-from onmt_evsoftmax.trace import KINDS, Record, grid
+from onmt_evsoftmax.trace import KINDS, Record, TraceWriter, encode, grid
 
 SUBWORDS = traces.header().subwords
 
@@ -116,6 +117,33 @@ def test_long_and_tiny_sentences_can_be_drawn(tmp_path: Path) -> None:
         shown = panel(traces.record(0, source, target, "softmax"), "decoder")
         with style.readable(shown.rows):
             style.save(panels.draw([shown], values=True), tmp_path / "x.png", dpi=50)
+
+
+def test_a_picture_never_needs_more_memory_than_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(style, "_MOST_PIXELS", 10**5)
+    for ending in ("png", "svg"):
+        style.save(Figure(figsize=(4, 5)), tmp_path / f"a.{ending}")
+        told = capsys.readouterr().err
+        assert ("it has 70 dots per inch; .svg or .pdf stays sharp" in told) == (ending == "png")
+
+
+@pytest.mark.parametrize("text", ["\u200b", "\u2800", "\u3164"])
+@pytest.mark.parametrize("options", ["", "--bars"])
+def test_tokens_without_a_visible_letter_are_drawn(tmp_path: Path, text: str, options: str) -> None:
+    with TraceWriter(tmp_path / "a.trace", traces.header()) as trace:
+        trace.append(encode(traces.record(0, f"▁{text}", f"▁{text}")))
+        trace.finish()
+    for ending in ("png", "pdf"):
+        made = tmp_path / f"a.{ending}"
+        assert commands.run(f"onmt_plot_attention {tmp_path}/a.trace {options} -o {made}") == 0
+        assert made.stat().st_size
+
+
+def test_a_name_that_is_no_utf8_is_told_before_it_is_drawn() -> None:
+    with pytest.raises(UnicodeEncodeError), style.readable(["caf\udce9"]):
+        pass
 
 
 def test_panels_wrap_after_the_columns_asked_for(tmp_path: Path) -> None:
@@ -251,6 +279,21 @@ def test_page_bytes_keep_zeros_and_two_digits() -> None:
         assert np.abs(weights - attention.weights).max() < 0.005
 
 
+def book_of(page: Path) -> dict[str, Any]:
+    """What a page knows about all of its sentences."""
+    (block,) = re.findall(r'id="book">([^<]+)<', page.read_text())
+    return json.loads(zlib.decompress(base64.b64decode(block)))
+
+
+def test_a_sentence_of_a_language_model_is_found_by_its_words(tmp_path: Path) -> None:
+    with TraceWriter(tmp_path / "lm.trace", traces.header(kinds=["decoder"])) as trace:
+        trace.append(encode(traces.record(0, source="", target="▁a ▁dog", kinds=["decoder"])))
+        trace.finish()
+    page = tmp_path / "page.html"
+    assert commands.run(f"onmt_plot_attention {tmp_path / 'lm.trace'} -o {page} --quiet") == 0
+    assert book_of(page)["sentences"] == [{"line": 1, "text": "a dog"}]
+
+
 def test_bars_and_pages_have_the_colours_of_the_records(tmp_path: Path) -> None:
     sources = ("evsoftmax", "softmax")
     files = [traces.write(tmp_path / f"{n}.trace", 1, normalizer=n) for n in sources]
@@ -258,8 +301,7 @@ def test_bars_and_pages_have_the_colours_of_the_records(tmp_path: Path) -> None:
     drawn = (tmp_path / "bars.svg").read_text()
     page = tmp_path / "page.html"
     commands.run(f"onmt_plot_attention {files[0]} {files[1]} -o {page} --quiet")
-    (block,) = re.findall(r'id="book">([^<]+)<', page.read_text())
-    book = json.loads(zlib.decompress(base64.b64decode(block)))
+    book = book_of(page)
     for source, trace in zip(sources, book["traces"], strict=True):
         assert colour_of(source) in drawn
         assert trace["colour"] == colour_of(source)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from onmt_evsoftmax.corpora import settings
+from onmt_evsoftmax.corpora import runs, settings
+from onmt_evsoftmax.corpora.fetch import listed
 from onmt_evsoftmax.corpora.recipe import Recipe
 from onmt_evsoftmax.report.console import UserError
 
@@ -83,6 +84,14 @@ def test_the_files_of_a_training_follow_the_languages():
         ("target: en", "source and target are both en"),
         ("subwords: bpee", "unknown kind of subwords 'bpee' (did you mean bpe?)"),
         ("target:", "target must be a language code"),
+        ("study: 3", "study must be `key: value` pairs, not 3"),
+        ("study: {settings: [1]}", "settings must be `key: value` pairs, not [1]"),
+        ("seeds: [1, x]", "seeds must be a whole number, not 'x'"),
+        ("normalizers: 3", "normalizers must be text, not 3"),
+        ("size: many", "size must be a whole number, not 'many'"),
+        ("average: true", "average must be a whole number, not True"),
+        ("truecased: 1", "truecased must be true or false, not 1"),
+        ("average: 2020-99-99", "recipe.yaml is not valid YAML"),
     ],
 )
 def test_a_recipe_with_a_mistake(tmp_path, line, said):
@@ -92,6 +101,37 @@ def test_a_recipe_with_a_mistake(tmp_path, line, said):
     (tmp_path / "recipe.yaml").write_text("\n".join([*lines, line]))
     with pytest.raises(UserError, match=re.escape(said)):
         Recipe.read(tmp_path, {})
+
+
+def test_a_name_in_braces_that_there_is_none_of(tmp_path):
+    text = "source: en\ntarget: de\nsubwords: bpe\nsize: 9\nreference: '{split}.de'\n"
+    (tmp_path / "recipe.yaml").write_text(text + "pretrained: '{folder}/model.pt'\n")
+    recipe = Recipe.read(tmp_path, {})
+    with pytest.raises(UserError, match=r"'{split}.de' can have {source}, {target} in braces"):
+        recipe.path(recipe.reference)
+    with pytest.raises(UserError, match=r"'{folder}/model.pt' can have {output}, {seed} in braces"):
+        runs.of_recipe(recipe)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["lr: 3", "data: 3", "data: {a: 3}", "data: {a: {path_src: 3}}", "data: {a: {path_src: ''}}"],
+)
+def test_corpora_with_a_mistake(tmp_path, text):
+    (tmp_path / "recipe.yaml").write_text(
+        "{source: en, target: de, subwords: bpe, size: 9, reference: r}"
+    )
+    (tmp_path / "train.yaml").write_text(text)
+    with pytest.raises(UserError, match=r"train\.yaml: data must be `name: {path_src: FILE"):
+        settings.of_run(Recipe.read(tmp_path, {}), "run", "softmax", 1)
+
+
+@pytest.mark.parametrize("value", ["[1", "2020-99-99", "!unknown 3"])
+def test_a_setting_that_is_no_yaml(value):
+    with pytest.raises(UserError, match="of a setting is not YAML"):
+        settings.parsed(f"dropout={value}")
+    with pytest.raises(UserError, match="of a setting is not YAML"):
+        runs.changes({"dropout": value})
 
 
 def test_what_has_changed_since_a_training(tmp_path):
@@ -164,10 +204,11 @@ def test_a_recipe_is_complete(corpus):
     recipe = Recipe.read(RECIPES / corpus, {}, study=True)
     names = {path.name for path in recipe.folder.iterdir()}
     assert {"README.md", "prepare.sh", "run.sh"} <= names
-    for source in recipe.sources:
+    sources = listed(recipe.archives)
+    for source in sources:
         assert source.url.startswith(("http://", "https://"))
     script = (recipe.folder / "prepare.sh").read_text(encoding="utf-8")
-    assert bool(recipe.sources) == ("corpora fetch" in script)
+    assert bool(sources) == ("corpora fetch" in script)
 
 
 def test_shell_files_stay_short():

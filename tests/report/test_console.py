@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import subprocess
 import sys
 
@@ -68,25 +69,58 @@ def test_every_command_knows_its_version(name, capsys):
     assert onmt_evsoftmax.__version__ in capsys.readouterr().out
 
 
+def ran(code: str, *, redirected: str = "", **environment: str) -> subprocess.CompletedProcess:
+    """A process that runs ``main``, which ``code`` defines."""
+    before = "from pathlib import Path\nfrom onmt_evsoftmax.report.console import UserError, run\n"
+    words = [sys.executable, "-c", f"{before}{code}\nrun(main)"]
+    return subprocess.run(
+        ["sh", "-c", f'exec "$@" {redirected}', "sh", *words],
+        capture_output=True, env={**os.environ, **environment}, check=False,
+    )  # fmt: skip
+
+
 def test_a_message_stays_on_one_line():
-    code = (
-        "from onmt_evsoftmax.report.console import UserError, run\n"
-        "def main(_): raise UserError('cannot read a\\nb')\n"
-        "run(main)"
-    )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    told = ran("def main(_): raise UserError('cannot read a\\nb')")
     assert told.returncode == 2
-    assert told.stderr.count("\n") == 1
-    assert r"cannot read a\nb" in told.stderr
+    assert told.stderr.count(b"\n") == 1
+    assert rb"cannot read a\nb" in told.stderr
 
 
 def test_a_name_that_is_too_long_is_a_mistake():
-    code = (
-        "from pathlib import Path\n"
-        "from onmt_evsoftmax.report.console import run\n"
-        "run(lambda _: Path('n' * 300).stat())"
-    )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    told = ran("def main(_): Path('n' * 300).stat()")
     assert told.returncode == 2
-    assert told.stderr.endswith("nnn…: the name of the file is too long\n")
+    assert told.stderr.decode().endswith("nnn…: the name of the file is too long\n")
     assert len(told.stderr) < 120
+
+
+def test_a_folder_that_may_not_be_looked_into_is_told():
+    told = ran("def main(_): raise PermissionError(13, 'Permission denied', 'locked/file')")
+    assert (told.returncode, told.stderr.count(b"\n")) == (2, 1)
+    assert told.stderr.endswith(b"error: cannot use locked/file: Permission denied\n")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is full")
+@pytest.mark.parametrize("size", [1, 10**6])
+def test_output_that_cannot_be_written_is_told_once(size):
+    told = ran(f"def main(_): print('x' * {size})", redirected=">/dev/full")
+    assert told.returncode == 2
+    assert told.stderr.endswith(b"error: cannot write standard output: No space left on device\n")
+    assert told.stderr.count(b"\n") == 1
+
+
+def test_output_that_was_closed_is_not_missed():
+    told = ran("import sys\ndef main(_): sys.stdout.write('text')", redirected=">&-")
+    assert (told.returncode, told.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_output_is_utf8_in_every_locale(encoding):
+    told = ran("def main(_): print('± ↓ caf\\udce9')", PYTHONIOENCODING=encoding)
+    assert (told.returncode, told.stderr) == (0, b"")
+    assert told.stdout == "± ↓ caf".encode() + b"\xe9\n"
+
+
+def test_a_name_that_is_no_utf8_is_told():
+    told = ran("def main(_): 'the name caf\\udce9.txt'.encode()")
+    assert (told.returncode, told.stderr.count(b"\n")) == (2, 1)
+    assert rb"caf\udce9.txt': a name must be UTF-8" in told.stderr

@@ -25,17 +25,22 @@ from onmt_evsoftmax.report.table import Table, render
 def test_bad_outputs_are_refused_before_the_work(tmp_path: Path) -> None:
     (tmp_path / "file.txt").write_text("kept")
     (tmp_path / "folder.txt").mkdir()
+    os.mkfifo(tmp_path / "pipe.txt")
     for paths, message in (
         (["a.doc"], r"-o a.doc: the ending must be one of .txt .tex"),
         (["a"], "the ending must be one of"),
         ([str(tmp_path / "folder.txt")], "it is a folder"),
         ([str(tmp_path / "file.txt" / "a.txt")], "cannot write into"),
+        ([str(tmp_path / "pipe.txt")], "pipe.txt is not a file but a pipe or a device"),
         (["a.txt", "./a.txt"], "two outputs have the same name"),
     ):
         with pytest.raises(UserError, match=message):
             check_outputs(paths, [".txt", ".tex"])
     check_outputs([str(tmp_path / "new" / "folder" / "a.TXT")], [".txt"])
-    assert sorted(os.listdir(tmp_path)) == ["file.txt", "folder.txt"]
+    assert sorted(os.listdir(tmp_path)) == ["file.txt", "folder.txt", "pipe.txt"]
+    with pytest.raises(UserError, match="a pipe or a device"):
+        write_outputs({str(tmp_path / "pipe.txt"): "text"})
+    check_outputs([str(tmp_path / "pipe.txt")], option="-output")  # which OpenNMT-py writes into
 
 
 def test_all_outputs_are_written_or_none(tmp_path: Path) -> None:

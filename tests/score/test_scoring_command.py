@@ -140,6 +140,10 @@ BAD = {
         "would both be called 'out'; name them",
     ),
     "same run": ("--hyp a=output.txt a=output.txt --ref reference.de", "given twice"),
+    "same run by another path": (
+        "--hyp a=output.txt a=./output.txt --ref reference.de",
+        "given twice",
+    ),
     "no file": ("--hyp a= --ref reference.de", "must be FILE or NAME=FILE"),
     "two stdin": ("--hyp a=- b=- --ref reference.de", "can be read once"),
     "ending": ("--hyp output.txt --ref reference.de -o table.xls", "one of .txt .md .tex .json"),

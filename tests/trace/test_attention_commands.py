@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import traces
-from commands import examples, run, tool
+from commands import ROOT, examples, run, tool
 
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.trace import TraceWriter, encode
@@ -173,3 +173,13 @@ def test_a_page_of_a_long_trace_has_its_beginning(
     run("onmt_plot_attention softmax.trace --sentence 2,4 -o page.html")
     assert (folder / "page.html").read_text(encoding="utf-8").count('id="s0.') == 2
     assert not capsys.readouterr().err
+
+
+def test_the_benchmark_of_a_long_text_runs(tmp_path: Path) -> None:
+    pytest.importorskip("onmt", reason="it traces a checkpoint of OpenNMT-py")
+    old = ROOT / "tests" / "legacy"
+    options = f"--model {old}/evsoftmax_step_30.pt --src {old}/t.en --tgt {old}/t.de --sentences 10"
+    done = tool("bench_trace", options, tmp_path)
+    assert done.returncode == 0, done.stderr
+    for step in ("trace", "count", "page"):
+        assert re.search(rf"^{step} .* ms a sentence", done.stdout, re.MULTILINE)

@@ -89,6 +89,8 @@ WRONG = {
     "rows must be ≥ 0": {**SOURCE, "encoder": -WEIGHTS},
     "nan": {**SOURCE, "encoder": WEIGHTS * np.nan},
     "must be numbers": {**SOURCE, "encoder": ["a", "b", "c"]},
+    "of shape": {**SOURCE, "encoder": np.zeros((0, 2, 3, 3))},
+    "'00/source' is there under another number": {"source": ["a"], "00/source": ["b"]},
     "has no attention": SOURCE,
     "did you mean": {**SOURCE, "encodr": WEIGHTS},
     "list of tokens": {"source": [1, 2, 3], "encoder": WEIGHTS},

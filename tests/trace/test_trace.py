@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from onmt_evsoftmax.corpora.marks import SCHEMES, Tokens, detect_scheme, group, word_texts
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.trace.record import Attention, Record, decode, encode, prefix_of
-from onmt_evsoftmax.trace.storage import TraceReader, TraceWriter, is_complete
+from onmt_evsoftmax.trace.storage import Header, TraceReader, TraceWriter, is_complete
 
 ROOT = Path(__file__).parents[2]
 
@@ -305,3 +306,54 @@ def test_words_are_numbered_from_left_to_right(tokens: list[str]) -> None:
         assert steps == sorted(steps)
         assert set(steps) == set(range(side.word_count))
         assert [t in ("<s>", "</s>") for t in tokens] == list(side.special)
+
+
+def test_a_header_that_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
+    header = dataclasses.replace(traces.header(), model={"name": "caf\udce9.pt"})
+    with pytest.raises(UnicodeEncodeError):
+        TraceWriter(tmp_path / "a.trace", header)
+    assert not os.listdir(tmp_path)
+
+
+def one_block(path: Path, header: Header, block: bytes) -> TraceReader:
+    """A trace with one block, whose checksum is right whatever is in it."""
+    with TraceWriter(path, header) as trace:
+        trace.append(block)
+        trace.finish()
+    return TraceReader(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"source": ["a"]},
+        {"source_words": [0]},
+        {"source": [1] * 7},
+        {"source_words": ["x"] * 7},
+        {"source_words": [99] * 7},
+        {"target_words": [-5] * 8},
+    ],
+    ids=str,
+)
+def test_tokens_that_do_not_go_together_are_told(tmp_path: Path, change: dict) -> None:
+    data = zlib.decompress(encode(traces.record(0)))
+    (length,) = struct.unpack_from("<I", data)
+    meta = json.loads(data[4 : 4 + length])
+    assert (len(meta["source"]), len(meta["target"])) == (7, 8)
+    text = json.dumps(meta | change).encode()
+    block = zlib.compress(struct.pack("<I", len(text)) + text + data[4 + length :])
+    with (
+        one_block(tmp_path / "a.trace", traces.header(), block) as trace,
+        pytest.raises(UserError, match="sentence 1 is damaged"),
+    ):
+        trace[0]
+
+
+@pytest.mark.parametrize("wrong", [{"layers": 3}, {"heads": 1}, {"kinds": ["context"]}], ids=str)
+def test_attention_that_the_header_does_not_promise_is_told(tmp_path: Path, wrong: dict) -> None:
+    block = encode(traces.record(0, **wrong))
+    with (
+        one_block(tmp_path / "a.trace", traces.header(), block) as trace,
+        pytest.raises(UserError, match=r"sentence 1 is damaged \(it lacks encoder attention"),
+    ):
+        trace[0]

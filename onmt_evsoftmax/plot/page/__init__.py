@@ -80,7 +80,9 @@ def write_page(
                 links = _links(gold_of(record, gold, gold_name)) if gold is not None else None
                 block = encode_sentence(record, source.trace.header, present, links)
                 _write_block(file, f"s{number}.{position}", block)
-            words = word_texts(record.source, source.trace.header.subwords["source"])
+            # A language model has only a target to find the sentence by.
+            side = "source" if record.source.tokens else "target"
+            words = word_texts(getattr(record, side), source.trace.header.subwords[side])
             texts.append({"line": line, "text": " ".join(words)})
             progress()
         book = {

@@ -88,8 +88,8 @@ def signed(pixels: Tensor) -> Tensor:
     return pixels.float() / 127.5 - 1
 
 
-def _in_parts(function: Callable[[Tensor], Tensor], items: Tensor, size: int = 250) -> Tensor:
-    return torch.cat([function(part) for part in items.split(size)])
+def _in_parts(function: Callable[[Tensor], Tensor], items: Tensor) -> Tensor:
+    return torch.cat([function(part) for part in items.split(250)])
 
 
 # --- stage 1 --------------------------------------------------------------------------------------
