@@ -90,7 +90,7 @@ INSTALL = [
     "nltk>=3.9",  # METEOR and Snowball stemmers
     "matplotlib>=3.8",  # figures as PNG, SVG and PDF
     "regex>=2022",  # word classes of every script, for ROUGE and METEOR beyond English
-    "scipy>=1.13",  # Student's t: the difference between normalizers that shows with a number of seeds
+    "scipy>=1.13",  # Student's t: the smallest difference that a number of seeds shows
     "tqdm>=4.66",  # progress on stderr
     "argcomplete>=3",  # completes command lines in the shell; imported only then
 ]
