@@ -76,8 +76,6 @@ def log_evsoftmax(
     """
     _check_eps(eps)
     mask = masked.check(scores, mask, dim)
-    if scores.size(dim) == 0:
-        return masked.result(scores, torch.zeros_like(scores, dtype=torch.bool), return_support)
     wide = masked.widen(scores)
     hidden = masked.hidden_entries(wide, mask)
     shifted = masked.shift(wide, hidden, dim)
@@ -94,6 +92,8 @@ def _log_weight(kept: Tensor, eps: float) -> Tensor:
 
 
 def _check_eps(eps: float) -> None:
+    if isinstance(eps, Tensor):
+        raise TypeError("eps must be a number, the same for all rows, not a Tensor")
     if not 0 <= eps < math.inf:
         raise ValueError(f"eps must be 0 (exact) or positive and finite, not {eps}")
 
