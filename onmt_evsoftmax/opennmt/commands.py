@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-import yaml
 
 from onmt_evsoftmax.opennmt import versions
 from onmt_evsoftmax.opennmt.checkpoint import (
@@ -19,6 +18,7 @@ from onmt_evsoftmax.opennmt.checkpoint import (
     ConvertingTorch,
     sweep,
 )
+from onmt_evsoftmax.opennmt.keys import read_corpora
 from onmt_evsoftmax.opennmt.patching import replace
 from onmt_evsoftmax.report import memory, threads
 from onmt_evsoftmax.report.console import UserError
@@ -109,9 +109,10 @@ def patch_build_vocab(module: Any) -> None:
     def checked(original: Callable[..., Any]) -> Callable[..., Any]:
         def build_vocab_main(opts: Namespace) -> Any:
             made = [opts.src_vocab] if opts.share_vocab else [opts.src_vocab, opts.tgt_vocab]
-            data = yaml.safe_load(opts.data) if isinstance(opts.data, str) else opts.data
-            corpora = [corpus for corpus in (data or {}).values() if isinstance(corpus, dict)]
-            read = [value for corpus in corpora for key, value in corpus.items() if "path" in key]
+            corpora = read_corpora(opts.data).values()
+            read = [
+                corpus[key] for corpus in corpora for key in corpus if str(key).startswith("path")
+            ]
             paths = [path for path in made if path]
             check_outputs(paths, option="vocabulary", inputs=filter(None, [opts.config, *read]))
             for path in paths:
