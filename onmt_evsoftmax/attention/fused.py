@@ -73,7 +73,7 @@ def _is_single(call: Call) -> bool:
     """One query per head, and nobody who wants a gradient or records what is computed: decoding."""
     return (
         call.query.size(-2) == 1
-        and call.key.size(-2) > 0
+        and 0 not in (*call.leading, call.key.size(-2))
         and (call.mask is None or call.key_mask is not None)
         and not (call.is_causal or call.dropout_p or torch.is_grad_enabled())
         and not (kernels.transformed(call.query) or torch._C._are_functorch_transforms_active())

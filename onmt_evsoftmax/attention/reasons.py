@@ -10,6 +10,7 @@ from torch import Tensor
 from onmt_evsoftmax import kernels
 from onmt_evsoftmax.attention.call import Call, Choice
 from onmt_evsoftmax.kernels.triton import serving
+from onmt_evsoftmax.normalizers.masked import fits
 from onmt_evsoftmax.normalizers.registry import own_records
 
 
@@ -75,8 +76,8 @@ def _of_parameter(call: Call, parameter: Any) -> str | None:
     if isinstance(parameter, Tensor):
         if kernels.transformed(parameter) or not parameter.is_cpu:
             return f"the values of {name} cannot be looked at"
-        if parameter.dim() > 1 and parameter.shape[-2:] != (1, 1):
-            return f"{name} differs between queries"
+        if not fits(parameter.shape, torch.Size((*call.leading, 1, 1))):
+            return f"{name} of shape {tuple(parameter.shape)} is not one number for every head"
         least, most = (bound.item() for bound in parameter.detach().aminmax())
     if all(kernel and kernels.accepts(kernel, float(bound)) for bound in (least, most)):
         return None
