@@ -73,7 +73,7 @@ def test_a_mistake_in_the_environment_is_one_line():
         check=False,
     )
     (line,) = run.stderr.splitlines()
-    assert line.startswith("onmt_evsoftmax doctor: error: ONMT_EVSOFTMAX_BACKEND is 'fast'; it must")
+    assert line.startswith("onmt_evsoftmax doctor: error: ONMT_EVSOFTMAX_BACKEND is 'fast';")
     assert run.returncode == 2
 
 
