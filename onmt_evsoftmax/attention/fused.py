@@ -34,7 +34,8 @@ def blocker(call: Call) -> str | None:
         or reasons.of_head(max(query.size(-1), value.size(-1)))
         or reasons.of_bias(call)
         or reasons.of_transformation()
-        or reasons.of_terms(call)
+        or reasons.of_positions(call.positions)
+        or reasons.of_parameter(call)
         or (None if query.is_cpu else f"the kernel computes on the CPU, not on {query.device}")
         or (
             None
@@ -50,7 +51,7 @@ def gpu_blocker(call: Call) -> str | None:
         reasons.of_normalizer(call.choice)
         or reasons.of_bias(call)
         or reasons.of_transformation()
-        or (None if call.positions is None else reasons.of_func())
+        or reasons.of_positions(call.positions)
         or reasons.of_gpu(call)
     )
 
