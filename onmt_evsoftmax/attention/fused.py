@@ -87,13 +87,7 @@ def _run_single(call: Call) -> tuple[Tensor, Tensor]:
     query, key, value = (_as4d(t) for t in call[:3])
     mask = None if call.key_mask is None else _as4d(call.key_mask.unsqueeze(-2))
     out, p = kernels.single_query(
-        call.choice.attention_kernel,
-        query,
-        key,
-        value,
-        mask,
-        *_terms(call, query),
-        call.scale,
+        call.choice.attention_kernel, query, key, value, mask, *_terms(call, query), call.scale
     )
     if len(call.leading) == 2:
         return out, p

@@ -74,21 +74,9 @@ def sparse_attention(
     if dropout_p > 0:
         device = None if generator is None else generator.device
         seed = torch.randint(2**62, (), generator=generator, device=device)
-    choice = Choice.of(normalizer)
+    options = (is_causal, scale, dropout_p, seed, Choice.of(normalizer), leading, positions)
     key_mask = _as_key_mask(attn_mask)
-    options = (is_causal, scale, dropout_p, seed)
-    call = Call(
-        query,
-        key,
-        value,
-        attn_mask,
-        key_mask,
-        *options,
-        choice,
-        leading,
-        positions,
-        heads_per_key=shared,
-    )
+    call = Call(query, key, value, attn_mask, key_mask, *options, heads_per_key=shared)
     out = backends.compute(call, backend)
     return out if dtype is None else out.to(dtype)
 
