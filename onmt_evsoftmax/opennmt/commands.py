@@ -22,11 +22,17 @@ from onmt_evsoftmax.opennmt.keys import read_corpora
 from onmt_evsoftmax.opennmt.patching import replace
 from onmt_evsoftmax.report import memory, threads
 from onmt_evsoftmax.report.console import UserError
-from onmt_evsoftmax.report.files import replacing
+from onmt_evsoftmax.report.files import lines_of, replacing
 from onmt_evsoftmax.report.outputs import check_outputs
 
 # Errors about a file that the user named. (OpenNMT-py's own OSErrors are sentences, without errno.)
-_MISTAKES = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+_MISTAKES = (
+    FileExistsError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+)
 
 
 def patch_command(module: Any) -> None:
@@ -89,18 +95,32 @@ def patch_release(module: Any) -> None:
 
 
 def patch_translate(module: Any) -> None:
-    """``onmt.bin.translate``: no translation is written over what it is made from."""
+    """``onmt.bin.translate``: texts have lines, and none is replaced by a translation of it."""
 
     def checked(original: Callable[..., Any]) -> Callable[..., Any]:
         def translate(opt: Namespace, *args: Any, **kwargs: Any) -> Any:
             read = [*opt.models, opt.src, opt.tgt, getattr(opt, "config", None)]
             check_outputs([opt.output], option="-output", inputs=filter(None, read))
+            _check_texts([path for path in (opt.src, opt.tgt) if path and os.path.isfile(path)])
             return original(opt, *args, **kwargs)
 
         return translate
 
     replace(module, "translate", checked)
     patch_command(module)
+
+
+def _check_texts(paths: list[str]) -> None:
+    """Refuse a text without lines, and a target that is shorter or longer than its source.
+
+    OpenNMT-py fails on the first, and of the second it translates as much as both have.
+    """
+    counts = [sum(1 for _ in lines_of(path)) for path in paths]
+    if len(set(counts)) > 1:
+        raise UserError(
+            f"{' and '.join(paths)} have {' and '.join(map(str, counts))} lines; "
+            "they must be parallel, line by line"
+        )
 
 
 def patch_build_vocab(module: Any) -> None:

@@ -59,9 +59,8 @@ def patch_parse(module: Any) -> None:
         return _validate_data
 
     def error(self: Any, message: str) -> None:
-        fail(
-            self, message if len(message) < 1000 else f"{message[:300]}…"
-        )  # a number of 5000 digits
+        # It may quote a number of 5000 digits.
+        fail(self, message if len(message) < 1000 else f"{message[:300]}…")
 
     parser_class.__init__, parser_class.error = __init__, error
     parser_class.parse_known_args = parse_known_args
