@@ -54,8 +54,11 @@ def _call_back_after(name: str, loader: Any) -> None:
         if ours and name == "onmt":
             _silence_deprecations()
         execute(module)
-        for callback in _callbacks.pop(name, ()) if ours else ():
-            callback(module)
+        if ours:
+            for callback in _callbacks.get(name, ()):
+                callback(module)
+            # Not before: where one has failed, importing the module again must fail again.
+            _callbacks.pop(name, None)
 
     loader.exec_module = exec_module
 

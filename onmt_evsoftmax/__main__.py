@@ -18,10 +18,7 @@ from onmt_evsoftmax.report import console
 #: Section → command → (module with a ``main(argv)``, what it does).
 SECTIONS = {
     "look at attention": {
-        "trace": (
-            "trace.trace_attention",
-            "write a model's attention to a file, per sentence",
-        ),
+        "trace": ("trace.trace_attention", "write a model's attention to a file, per sentence"),
         "import": ("trace.import_attention", "make a trace from arrays that another toolkit wrote"),
         "count": ("attended.count_attended", "count attended tokens, density, entropy, alignment"),
         "plot": ("plot.plot_attention", "draw heatmaps and bars, or make a page to explore"),
@@ -33,10 +30,7 @@ SECTIONS = {
         "study": ("paper.study", "join scores and counts into one table and figure"),
     },
     "the paper's other experiments": {
-        "vae": (
-            "vae.__main__",
-            "train the variational autoencoders; tables and figures",
-        ),
+        "vae": ("vae.__main__", "train the variational autoencoders; tables and figures"),
         "figure1": ("paper.figure1", "draw the normalizers on the simplex and print the numbers"),
         "properties": ("paper.properties", "check the paper's table of properties numerically"),
     },

@@ -76,9 +76,11 @@ def _part(call: Call, first: int, last: int) -> Call:
     keys = call.key.size(-2)
     seen = min(keys, last) if call.is_causal else keys  # the others are in the future of all
     mask: Any = call.mask
-    if mask is not None and mask.dim() > 1 and mask.size(-2) != 1:
-        mask = mask[..., first:last, :]
-    mask = mask[..., :seen] if mask is not None and mask.size(-1) != 1 else mask
+    if mask is not None:
+        if mask.dim() > 1 and mask.size(-2) != 1:
+            mask = mask[..., first:last, :]
+        if mask.dim() > 0 and mask.size(-1) != 1:
+            mask = mask[..., :seen]
     if call.is_causal:
         at = torch.arange(first, last, device=call.query.device).unsqueeze(1)
         past = torch.arange(seen, device=at.device) <= at

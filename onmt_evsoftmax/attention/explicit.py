@@ -111,8 +111,8 @@ def _level(
 
 def _may_have_equal_keys(key: Tensor, seen: Tensor | None) -> bool:
     """Whether any two keys of a head might be equal: seldom, so this saves the work above."""
-    mark = key[..., 0].detach().double()
-    for d in range(1, min(4, key.size(-1))):
+    mark = key.new_zeros(key.shape[:-1], dtype=torch.float64)
+    for d in range(min(4, key.size(-1))):
         mark = mark + key[..., d].detach().double() * math.pi**d
     if seen is not None:
         mark = torch.where(seen, mark, math.nan)  # equal to nothing

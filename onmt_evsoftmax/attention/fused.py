@@ -34,7 +34,8 @@ def blocker(call: Call) -> str | None:
         or reasons.of_head(max(query.size(-1), value.size(-1)))
         or reasons.of_bias(call)
         or reasons.of_transformation()
-        or reasons.of_terms(call)
+        or reasons.of_positions(call.positions)
+        or reasons.of_parameter(call)
         or (None if query.is_cpu else f"the kernel computes on the CPU, not on {query.device}")
         or (
             None
@@ -50,7 +51,7 @@ def gpu_blocker(call: Call) -> str | None:
         reasons.of_normalizer(call.choice)
         or reasons.of_bias(call)
         or reasons.of_transformation()
-        or (None if call.positions is None else reasons.of_func())
+        or reasons.of_positions(call.positions)
         or reasons.of_gpu(call)
     )
 
@@ -73,7 +74,7 @@ def _is_single(call: Call) -> bool:
     """One query per head, and nobody who wants a gradient or records what is computed: decoding."""
     return (
         call.query.size(-2) == 1
-        and call.key.size(-2) > 0
+        and 0 not in (*call.leading, call.key.size(-2))
         and (call.mask is None or call.key_mask is not None)
         and not (call.is_causal or call.dropout_p or torch.is_grad_enabled())
         and not (kernels.transformed(call.query) or torch._C._are_functorch_transforms_active())
@@ -86,13 +87,7 @@ def _run_single(call: Call) -> tuple[Tensor, Tensor]:
     query, key, value = (_as4d(t) for t in call[:3])
     mask = None if call.key_mask is None else _as4d(call.key_mask.unsqueeze(-2))
     out, p = kernels.single_query(
-        call.choice.attention_kernel,
-        query,
-        key,
-        value,
-        mask,
-        *_terms(call, query),
-        call.scale,
+        call.choice.attention_kernel, query, key, value, mask, *_terms(call, query), call.scale
     )
     if len(call.leading) == 2:
         return out, p

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from onmt_evsoftmax import kernels
 from onmt_evsoftmax.attention.call import Call, Choice
+from onmt_evsoftmax.attention.positions import Positions
 from onmt_evsoftmax.kernels.triton import serving
+from onmt_evsoftmax.normalizers.masked import fits
 from onmt_evsoftmax.normalizers.registry import own_records
 
 
@@ -21,7 +21,7 @@ def of_normalizer(choice: Choice) -> str | None:
         return f"{choice.name} has no fused attention (only {', '.join(fused)})"
     for parameter in record.parameters:
         if parameter.name == record.attention_parameter:
-            continue  # see `of_terms`
+            continue  # see `of_parameter`
         value = choice.parameters.get(parameter.name, parameter.default)
         if value != parameter.default:
             return (
@@ -53,34 +53,43 @@ def of_bias(call: Call) -> str | None:
     return "the bias needs a gradient, which is as large as the attention matrix"
 
 
-def of_terms(call: Call) -> str | None:
-    """Terms of the scores and parameters that differ between heads, where they can be looked at."""
-    parameter = call.choice.kernel_parameter()
-    if parameter is None and call.positions is None:
+def of_positions(positions: Positions | None) -> str | None:
+    """The kernels return no gradient of slopes, and take a table of one row for none at all."""
+    if positions is None:
         return None
-    return of_func() or (None if parameter is None else _of_parameter(call, parameter))
+    keys, values, slopes = positions.tensors()
+    if slopes is not None and slopes.requires_grad and torch.is_grad_enabled():
+        return "slopes that need a gradient are not fused"
+    if any(table is not None and table.size(0) == 1 for table in (keys, values)):
+        return "relative positions with one row for all distances are not fused"
+    return _of_func()
 
 
-def of_func() -> str | None:
-    """``torch.func`` batches what has a batch dimension, which these do not."""
-    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
-        return "position terms and parameters of heads are not fused under torch.func"
-    return None
-
-
-def _of_parameter(call: Call, parameter: Any) -> str | None:
+def of_parameter(call: Call) -> str | None:
+    """A parameter that differs between heads, where it can be looked at."""
+    parameter = least = most = call.choice.kernel_parameter()
+    if parameter is None:
+        return None
+    if blocker := _of_func():
+        return blocker
     assert call.choice.record is not None
     kernel, name = call.choice.record.attention_kernel, call.choice.record.attention_parameter
-    least = most = parameter
     if isinstance(parameter, Tensor):
         if kernels.transformed(parameter) or not parameter.is_cpu:
             return f"the values of {name} cannot be looked at"
-        if parameter.dim() > 1 and parameter.shape[-2:] != (1, 1):
-            return f"{name} differs between queries"
+        if not fits(parameter.shape, torch.Size((*call.leading, 1, 1))):
+            return f"{name} of shape {tuple(parameter.shape)} is not one number for every head"
         least, most = (bound.item() for bound in parameter.detach().aminmax())
     if all(kernel and kernels.accepts(kernel, float(bound)) for bound in (least, most)):
         return None
     return f"fused {call.choice.name} is not made for {name} from {least:g} to {most:g}"
+
+
+def _of_func() -> str | None:
+    """``torch.func`` batches what has a batch dimension, which these do not."""
+    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        return "position terms and parameters of heads are not fused under torch.func"
+    return None
 
 
 def of_gpu(call: Call) -> str | None:

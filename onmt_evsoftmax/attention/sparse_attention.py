@@ -57,7 +57,7 @@ def sparse_attention(
     Under autocast the result has autocast's type, as torch's has, but scores and thresholds are
     computed from the tensors as they are given.
     """
-    _check_types(query, key, value, attn_mask, dropout_p, is_causal, scale, backend)
+    _check_types(query, key, value, attn_mask, dropout_p, is_causal, scale, positions, backend)
     dtype = None
     if not query.is_meta and torch.is_autocast_enabled(query.device.type):
         query, key, value, dtype = _under_autocast(query, key, value)
@@ -74,21 +74,9 @@ def sparse_attention(
     if dropout_p > 0:
         device = None if generator is None else generator.device
         seed = torch.randint(2**62, (), generator=generator, device=device)
-    choice = Choice.of(normalizer)
+    options = (is_causal, scale, dropout_p, seed, Choice.of(normalizer), leading, positions)
     key_mask = _as_key_mask(attn_mask)
-    options = (is_causal, scale, dropout_p, seed)
-    call = Call(
-        query,
-        key,
-        value,
-        attn_mask,
-        key_mask,
-        *options,
-        choice,
-        leading,
-        positions,
-        heads_per_key=shared,
-    )
+    call = Call(query, key, value, attn_mask, key_mask, *options, heads_per_key=shared)
     out = backends.compute(call, backend)
     return out if dtype is None else out.to(dtype)
 
@@ -130,6 +118,7 @@ def _check_types(
     dropout_p: Any,
     is_causal: Any,
     scale: Any,
+    positions: Any,
     backend: Any,
 ) -> None:
     """A sentence for arguments of the wrong kind, such as in another order."""
@@ -146,6 +135,8 @@ def _check_types(
         raise TypeError(f"is_causal must be True or False, not {is_causal!r}")
     if not (scale is None or (isinstance(scale, int | float) and not isinstance(scale, bool))):
         raise TypeError(f"scale must be a number or None, not {scale!r}")
+    if not (positions is None or isinstance(positions, Positions)):
+        raise TypeError(f"positions must be Positions or None, not {type(positions).__name__}")
     if backend != "auto" and backend not in backends.BACKENDS:
         known = ", ".join(["auto", *backends.BACKENDS])
         raise ValueError(f"backend must be one of {known}, not {backend!r}")

@@ -147,9 +147,11 @@ def compare(
 ) -> dict[str, tuple[float, float]]:
     """Name → (median forward time, median time of both passes), all interleaved."""
     leaves = tuple(tensor.detach().requires_grad_() for tensor in inputs)  # the same for all
-    calls = {name: passes(function, leaves, grad) for name, function in functions.items()}
-    flat = {(name, i): call for name, pair in calls.items() for i, call in enumerate(pair)}
-    named = {f"{name} {i}": call for (name, i), call in flat.items()}
+    calls = {
+        f"{name} {i}": call
+        for name, function in functions.items()
+        for i, call in enumerate(passes(function, leaves, grad))
+    }
     wait = torch.cuda.synchronize if grad.is_cuda else lambda: None
-    median = interleaved(named, seconds, least, wait)
+    median = interleaved(calls, seconds, least, wait)
     return {name: (median[f"{name} 0"], median[f"{name} 1"]) for name in functions}

@@ -7,6 +7,7 @@ would compute differently, or not at all, is refused.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import re
@@ -23,6 +24,7 @@ from onmt_evsoftmax.eole.search import STOP
 from onmt_evsoftmax.opennmt.checkpoint import load
 from onmt_evsoftmax.opennmt.settings import KIND_OPTIONS, STOCK, Settings, option_of
 from onmt_evsoftmax.report.console import UserError, command_line
+from onmt_evsoftmax.report.outputs import write_outputs
 
 DESCRIPTION = """\
 Convert a transformer of OpenNMT-py (3.0 to 3.5), with any normalizer in its attention, to eole."""
@@ -193,15 +195,17 @@ def convert(path: str, folder: str | Path, search: str = "opennmt") -> None:
         "model": model,
     }
     target = Path(folder)
-    if target.exists() and any(target.iterdir()):
+    if target.is_dir() and any(target.iterdir()):
         raise UserError(f"{folder} is not empty; choose another folder")
-    target.mkdir(parents=True, exist_ok=True)
-    for name, content in (
-        ("config.json", config),
-        ("vocab.json", {**tokens, "decoder_start_token": start, "specials": specials}),
-    ):
-        (target / name).write_text(json.dumps(content, indent=2, ensure_ascii=False), "utf-8")
-    save_file(weights, str(target / "model.00.safetensors"))
+    as_text = functools.partial(json.dumps, indent=2, ensure_ascii=False)
+    vocab = {**tokens, "decoder_start_token": start, "specials": specials}
+    write_outputs(
+        {
+            str(target / "config.json"): as_text(config),
+            str(target / "vocab.json"): as_text(vocab),
+            str(target / "model.00.safetensors"): lambda path: save_file(weights, str(path)),
+        }
+    )
 
 
 def _tokens(vocabulary: Any) -> list[str]:

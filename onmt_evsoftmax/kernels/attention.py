@@ -111,15 +111,20 @@ def _run(
     ``rest`` is out and the gradients of out, query, key and value; ``more`` the gradients of alpha,
     relative keys and relative values.
     """
+    if 0 in query.shape[:2]:  # no head at all, whose alphas the kernel would miss
+        return
     sizes = [*query.shape[:3], key.size(2), query.size(3), value.size(3), splits]
-    tensors = [query, key, value, *rest]
+    # What the kernel writes is readable as it was made, and so no copy.
+    mask, bias, *tensors = (
+        None if t is None else _readable(t) for t in (mask, bias, query, key, value, *rest)
+    )
     strides: list[int] = []
     for tensor in tensors:
         # Gradients of keys and values may have the splits as a dimension in front.
         strides += [0, 0, 0] if tensor is None else tensor.stride()[-4:-1]
     strides += [*_steps(mask), *_steps(bias)]
     strides += [0 if t is None or t.dim() == 4 else t.stride(0) for t in tensors[6:]]
-    alpha, relative_keys, relative_values, slopes, offset = terms
+    alpha, relative_keys, relative_values, slopes, offset = terms.readable()
     grad_alpha, *grad_relative = more
     library.call(
         "attention",
@@ -163,9 +168,7 @@ def attention_forward(
     seed: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(out, level, bar); the latter two, which backward needs, are (batch, heads, L)."""
-    query, key, value = _readable(query), _readable(key), _readable(value)
-    mask, bias = (None if t is None else _readable(t) for t in (mask, bias))
-    terms = Terms(alpha, relative_keys, relative_values, slopes, offset).readable()
+    terms = Terms(alpha, relative_keys, relative_values, slopes, offset)
     out = _like_query(query, query.size(2), value.size(3))
     level, bar = _of_rows(query)
     options = (causal, scale, dropout_p, seed, level, bar)
@@ -197,11 +200,8 @@ def attention_backward(
     seed: Tensor | None,
 ) -> Gradients:
     """Gradients of query, key, value, alpha, relative keys and values; empty for None."""
-    query, key, value = _readable(query), _readable(key), _readable(value)
-    grad, out = _readable(grad), _readable(out)
     level, bar = level.contiguous(), bar.contiguous()
-    mask, bias = (None if t is None else _readable(t) for t in (mask, bias))
-    terms = Terms(alpha, relative_keys, relative_values, slopes, offset).readable()
+    terms = Terms(alpha, relative_keys, relative_values, slopes, offset)
     grad_query = _like_query(query, query.size(2), query.size(3))
     # Fewer heads than threads: the queries of a head are split, and what each part finds is added.
     heads = query.size(0) * query.size(1)
@@ -212,26 +212,23 @@ def attention_backward(
     if splits > 1:
         grad_key = grad_key.new_empty(splits, *grad_key.shape)
         grad_value = grad_value.new_empty(splits, *grad_value.shape)
-    more = [
-        None if t is None else t.new_zeros(heads * splits, *shape)
-        for t, shape in (
-            (terms.alpha, ()),
-            (terms.relative_keys, () if relative_keys is None else relative_keys.shape),
-            (terms.relative_values, () if relative_values is None else relative_values.shape),
-        )
+    grad_alpha = None if alpha is None else alpha.new_zeros(heads * splits, dtype=torch.float64)
+    grad_tables = [
+        None if t is None else t.new_zeros(heads * splits, *t.shape, dtype=torch.float32)
+        for t in (relative_keys, relative_values)
     ]
     rest = (out, grad, grad_query, grad_key, grad_value)
     options = (causal, scale, dropout_p, seed, level, bar)
+    more = (grad_alpha, *grad_tables)
     _run(
         True, normalizer, query, key, value, mask, bias, terms, rest, more, *options, splits=splits
     )
     if splits > 1:
         grad_key = _like_query(key, key.size(2), key.size(3)).copy_(grad_key.sum(0))
         grad_value = _like_query(key, key.size(2), value.size(3)).copy_(grad_value.sum(0))
-    grad_alpha, grad_keys, grad_values = more
     if alpha is not None and grad_alpha is not None:
         grad_alpha = grad_alpha.view(heads, splits).sum(1).view(query.shape[:2]).to(alpha.dtype)
-    tables = (None if t is None else t.sum(0) for t in (grad_keys, grad_values))
+    tables = (None if t is None else t.sum(0) for t in grad_tables)
     return grad_query, grad_key, grad_value, *gradients_of_terms(query, grad_alpha, *tables)
 
 
@@ -370,18 +367,14 @@ def _check_terms(normalizer: str, query: Tensor, value: Tensor, terms: Terms) ->
 
 def _attention_forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     normalizer, query, key, value, mask, bias, *terms = arguments[:11]
-    _check(normalizer, query, key, value, mask, bias, _as_terms(*terms), *arguments[13:])
+    _check(normalizer, query, key, value, mask, bias, Terms(*terms), *arguments[13:])
     return attention_forward(*arguments)
-
-
-def _as_terms(*given: Any) -> Terms:
-    return Terms(*given)
 
 
 def _attention_backward(grad: Tensor, *arguments: Any) -> Gradients:
     normalizer, query, key, value, mask, bias, *terms = arguments[:10]
-    out, level, bar, offset, _, _, *dropout = arguments[10:]
-    _check(normalizer, query, key, value, mask, bias, _as_terms(*terms, offset), *dropout)
+    out, level, bar, _, _, _, *dropout = arguments[10:]
+    _check(normalizer, query, key, value, mask, bias, Terms(*terms), *dropout)
     rows = query.shape[:3]
     for name, tensor, shape, dtype in (
         ("grad", grad, (*rows, value.size(3)), torch.float32),

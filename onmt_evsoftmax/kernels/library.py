@@ -17,6 +17,7 @@ from pathlib import Path
 import torch  # noqa: F401  (before the library, see above)
 
 from onmt_evsoftmax.kernels import triton
+from onmt_evsoftmax.report.console import UserError
 
 #: The instruction sets that the library is compiled for, the widest first.
 VARIANTS = ("avx512", "avx2", "portable")
@@ -151,4 +152,7 @@ def call(name: str, *arguments: object) -> None:
         raise RuntimeError(f"a size or option is out of the range of the {name} kernel")
 
 
-choose(os.environ.get("ONMT_EVSOFTMAX_BACKEND", "auto"))
+try:
+    choose(os.environ.get("ONMT_EVSOFTMAX_BACKEND") or "auto")
+except ValueError as error:
+    raise UserError(str(error)) from None

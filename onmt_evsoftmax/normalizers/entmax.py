@@ -236,10 +236,15 @@ def entmax(
     looked at (on a GPU, compiled, under vmap) its rows are ``nan``.
     """
     if isinstance(alpha, Tensor):
-        if not kernels.transformed(alpha) and masked.may_look(alpha):
+        if masked.may_look(alpha):
             _check_alpha(alpha.amin().item(), alpha.amax().item())
         one_per_row = list(scores.shape)
         one_per_row[dim] = 1
+        if not masked.fits(alpha.shape, torch.Size(one_per_row)):
+            raise ValueError(
+                f"alpha of shape {tuple(alpha.shape)} does not fit the rows of scores "
+                f"{tuple(scores.shape)}: it must broadcast to {tuple(one_per_row)}"
+            )
         alpha = alpha.to(masked.widen(scores).dtype).expand(one_per_row)
     else:
         _check_alpha(alpha, alpha)

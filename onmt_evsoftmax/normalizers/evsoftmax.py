@@ -30,7 +30,7 @@ class EvSoftmax(Softmax):
         logits = masked.shift(scores, hidden, dim)
         support = logits >= masked.mean(logits, hidden, dim)
         if eps > 0:
-            logits = logits + _log_weight(support, eps).to(logits.dtype)
+            logits = logits + _log_weight(support, eps, logits)
             support = logits > -math.inf
         else:
             logits = torch.where(support, logits, -math.inf)
@@ -76,24 +76,25 @@ def log_evsoftmax(
     """
     _check_eps(eps)
     mask = masked.check(scores, mask, dim)
-    if scores.size(dim) == 0:
-        return masked.result(scores, torch.zeros_like(scores, dtype=torch.bool), return_support)
     wide = masked.widen(scores)
     hidden = masked.hidden_entries(wide, mask)
     shifted = masked.shift(wide, hidden, dim)
     kept = shifted >= masked.mean(shifted, hidden, dim)
-    log_p = torch.log_softmax(shifted + _log_weight(kept, eps).to(shifted.dtype), dim)
+    log_p = torch.log_softmax(shifted + _log_weight(kept, eps, shifted), dim)
     log_p = torch.where(hidden, -math.inf, log_p)
     support = shifted > -math.inf if eps > 0 else kept
     return masked.result(log_p.to(scores.dtype), support, return_support)
 
 
-def _log_weight(kept: Tensor, eps: float) -> Tensor:
-    """log(1{kept} + eps), the logarithm of what exp(v) is multiplied with."""
-    return torch.where(kept, math.log1p(eps), math.log(eps) if eps > 0 else -math.inf)
+def _log_weight(kept: Tensor, eps: float, like: Tensor) -> Tensor:
+    """log(1{kept} + eps), the logarithm of what exp(v) is multiplied with, in the type of v."""
+    low = math.log(eps) if eps > 0 else -math.inf
+    return torch.full_like(like, low).masked_fill(kept, math.log1p(eps))
 
 
 def _check_eps(eps: float) -> None:
+    if isinstance(eps, Tensor):
+        raise TypeError("eps must be a number, the same for all rows, not a Tensor")
     if not 0 <= eps < math.inf:
         raise ValueError(f"eps must be 0 (exact) or positive and finite, not {eps}")
 

@@ -173,8 +173,12 @@ def find_hidden(scores: Tensor, mask: Tensor | None) -> Tensor | None:
 
 
 def may_look(tensor: Tensor) -> bool:
-    """Whether a shortcut may depend on values: not while tracing, nor if it costs a sync."""
-    return tensor.device.type == "cpu" and tensor.numel() > 0 and not kernels.tracing()
+    """Whether a shortcut may depend on values: if there are any, and a look costs no sync."""
+    return (
+        tensor.device.type == "cpu"
+        and tensor.numel() > 0
+        and not (kernels.tracing() or kernels.transformed(tensor))
+    )
 
 
 def shift(scores: Tensor, hidden: Tensor | None, dim: int) -> Tensor:
@@ -186,6 +190,8 @@ def shift(scores: Tensor, hidden: Tensor | None, dim: int) -> Tensor:
     """
     if hidden is not None:
         scores = torch.where(hidden, -math.inf, scores)
+    if scores.size(dim) == 0:
+        return scores
     return scores - scores.detach().amax(dim, keepdim=True)
 
 

@@ -186,7 +186,8 @@ def _ours() -> dict[str, Normalizer]:
         for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
             family = importlib.import_module(f"{__package__}.{module.name}")
             found += getattr(family, "RECORDS", ())
-        _OURS.update((record.name, record) for record in sorted(found, key=lambda r: r.order))
+        # At once: another thread must not see a part of them.
+        _OURS.update({record.name: record for record in sorted(found, key=lambda r: r.order)})
     return _OURS
 
 

@@ -34,7 +34,6 @@ def install() -> None:
     global _installed
     if _installed:
         return
-    _installed = True
 
     import torch
 
@@ -59,6 +58,7 @@ def install() -> None:
         ("onmt.utils.parse", keys.patch_parse),
         ("onmt.utils.parse", commands.patch_validation),
         ("onmt.modules.global_attention", rnn.patch_global_attention),
+        ("onmt.modules.multi_headed_attn", workarounds.patch_attention),
         ("onmt.modules.alibi_position_bias", workarounds.patch_alibi),
         ("onmt.decoders.decoder", rnn.patch_decoder),
         ("onmt.models.model", resuming.patch_model),
@@ -84,3 +84,4 @@ def install() -> None:
     ):
         onmt_evsoftmax_hook.after_import(name, patch)
     onmt_evsoftmax_hook.watch_converter()
+    _installed = True  # at the end: what has failed once must not pass for done

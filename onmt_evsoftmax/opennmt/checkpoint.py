@@ -12,6 +12,7 @@ whichever torch it is; decoding it with softmax would go unnoticed.
 from __future__ import annotations
 
 import argparse
+import glob
 import os
 import pickle
 import re
@@ -153,7 +154,7 @@ def save(checkpoint: Any, path: str | os.PathLike[str]) -> None:
 def sweep(prefix: str | os.PathLike[str]) -> None:
     """Remove what a killed run left half-written beside ``prefix_step_N.pt``."""
     target = Path(prefix)
-    for left in target.parent.glob(f".{target.name}_step_*.tmp"):
+    for left in target.parent.glob(f".{glob.escape(target.name)}_step_*.tmp"):
         left.unlink(missing_ok=True)
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-import yaml
 
 from onmt_evsoftmax.opennmt import versions
 from onmt_evsoftmax.opennmt.checkpoint import (
@@ -19,14 +18,21 @@ from onmt_evsoftmax.opennmt.checkpoint import (
     ConvertingTorch,
     sweep,
 )
+from onmt_evsoftmax.opennmt.keys import read_corpora
 from onmt_evsoftmax.opennmt.patching import replace
 from onmt_evsoftmax.report import memory, threads
 from onmt_evsoftmax.report.console import UserError
-from onmt_evsoftmax.report.files import replacing
+from onmt_evsoftmax.report.files import lines_of, replacing
 from onmt_evsoftmax.report.outputs import check_outputs
 
 # Errors about a file that the user named. (OpenNMT-py's own OSErrors are sentences, without errno.)
-_MISTAKES = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+_MISTAKES = (
+    FileExistsError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+)
 
 
 def patch_command(module: Any) -> None:
@@ -89,12 +95,13 @@ def patch_release(module: Any) -> None:
 
 
 def patch_translate(module: Any) -> None:
-    """``onmt.bin.translate``: no translation is written over what it is made from."""
+    """``onmt.bin.translate``: texts have lines, and none is replaced by a translation of it."""
 
     def checked(original: Callable[..., Any]) -> Callable[..., Any]:
         def translate(opt: Namespace, *args: Any, **kwargs: Any) -> Any:
             read = [*opt.models, opt.src, opt.tgt, getattr(opt, "config", None)]
             check_outputs([opt.output], option="-output", inputs=filter(None, read))
+            _check_texts([path for path in (opt.src, opt.tgt) if path and os.path.isfile(path)])
             return original(opt, *args, **kwargs)
 
         return translate
@@ -103,15 +110,29 @@ def patch_translate(module: Any) -> None:
     patch_command(module)
 
 
+def _check_texts(paths: list[str]) -> None:
+    """Refuse a text without lines, and a target that is shorter or longer than its source.
+
+    OpenNMT-py fails on the first, and of the second it translates as much as both have.
+    """
+    counts = [sum(1 for _ in lines_of(path)) for path in paths]
+    if len(set(counts)) > 1:
+        raise UserError(
+            f"{' and '.join(paths)} have {' and '.join(map(str, counts))} lines; "
+            "they must be parallel, line by line"
+        )
+
+
 def patch_build_vocab(module: Any) -> None:
     """``onmt.bin.build_vocab``: what cannot be written is told before anything is counted."""
 
     def checked(original: Callable[..., Any]) -> Callable[..., Any]:
         def build_vocab_main(opts: Namespace) -> Any:
             made = [opts.src_vocab] if opts.share_vocab else [opts.src_vocab, opts.tgt_vocab]
-            data = yaml.safe_load(opts.data) if isinstance(opts.data, str) else opts.data
-            corpora = [corpus for corpus in (data or {}).values() if isinstance(corpus, dict)]
-            read = [value for corpus in corpora for key, value in corpus.items() if "path" in key]
+            corpora = read_corpora(opts.data).values()
+            read = [
+                corpus[key] for corpus in corpora for key in corpus if str(key).startswith("path")
+            ]
             paths = [path for path in made if path]
             check_outputs(paths, option="vocabulary", inputs=filter(None, [opts.config, *read]))
             for path in paths:

@@ -145,10 +145,7 @@ class Loss(nn.Module):
         self.ignore_index = ignore_index
         try:
             self.function = get_loss(
-                name,
-                ignore_index=ignore_index,
-                reduction="sum",
-                label_smoothing=label_smoothing,
+                name, ignore_index=ignore_index, reduction="sum", label_smoothing=label_smoothing
             )
         except ValueError as error:
             raise UserError(f"generator_function: {error}") from error

@@ -59,9 +59,8 @@ def patch_parse(module: Any) -> None:
         return _validate_data
 
     def error(self: Any, message: str) -> None:
-        fail(
-            self, message if len(message) < 1000 else f"{message[:300]}…"
-        )  # a number of 5000 digits
+        # It may quote a number of 5000 digits.
+        fail(self, message if len(message) < 1000 else f"{message[:300]}…")
 
     parser_class.__init__, parser_class.error = __init__, error
     parser_class.parse_known_args = parse_known_args
@@ -97,8 +96,8 @@ def _checked_yaml(stream: Any) -> io.StringIO:
     return io.StringIO(text)
 
 
-def _is_ours(key: str) -> bool:
-    return key in (*NORMALIZER_OPTIONS, *EXTENDED) or key.startswith(option_of(""))
+def _is_ours(key: Any) -> bool:
+    return key in (*NORMALIZER_OPTIONS, *EXTENDED) or str(key).startswith(option_of(""))
 
 
 def _refuse_repeated(node: yaml.Node | None, name: str) -> None:
@@ -109,14 +108,15 @@ def _refuse_repeated(node: yaml.Node | None, name: str) -> None:
         return
     lines: dict[str, int] = {}
     for key, value in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            continue  # configargparse says that a list is no key
         line = key.start_mark.line + 1
         if key.value in lines:
             raise UserError(
                 f"{name}, line {line}: the key {key.value!r} stands in line {lines[key.value]} "
                 "already; remove one of them"
             )
-        if isinstance(key.value, str):
-            lines[key.value] = line
+        lines[key.value] = line
         _refuse_repeated(value, name)
 
 
@@ -215,29 +215,46 @@ def _check_numbers(options: Namespace) -> None:
 # --- corpora --------------------------------------------------------------------------------------
 
 
-def _check_data(opt: Namespace, module: Any) -> None:
-    corpora = yaml.safe_load(opt.data) if isinstance(opt.data, str) else opt.data
+def read_corpora(data: Any) -> Mapping[Any, Mapping[Any, Any]]:
+    """The corpora of ``data``, which OpenNMT-py has as a text; paths in them are texts, or None."""
+    try:
+        corpora = yaml.safe_load(data) if isinstance(data, str) else data
+    except yaml.YAMLError:
+        corpora = None
     if not isinstance(corpora, Mapping):
         raise UserError("data must be a list of corpora: name, then path_src, path_tgt and others")
-    _check_transforms("transforms", opt.transforms, module.AVAILABLE_TRANSFORMS)
-    known = versions.corpus_keys(module)
     for name, corpus in corpora.items():
         if not isinstance(corpus, Mapping):
             raise UserError(f"data: the corpus {name!r} needs keys such as path_src and path_tgt")
+        for key, value in corpus.items():
+            if str(key).startswith("path") and not isinstance(value, str | None):
+                raise UserError(f"data: {name}: {key} must be the name of a file, not {value!r}")
+    return corpora
+
+
+def _check_data(opt: Namespace, module: Any) -> None:
+    corpora = read_corpora(opt.data)
+    _check_transforms("transforms", opt.transforms, module.AVAILABLE_TRANSFORMS)
+    known = versions.corpus_keys(module)
+    for name, corpus in corpora.items():
         for key in corpus:
             if key not in known:
                 raise UserError(f"data: {name}: the key {key!r} is unknown{_hint(str(key), known)}")
         weight = corpus.get("weight")
-        if weight is not None and not isinstance(weight, int):
-            raise UserError(f"data: {name}: weight must be a whole number, not {weight!r}")
+        if weight is not None and not (isinstance(weight, int) and weight >= 0):
+            raise UserError(
+                f"data: {name}: weight must be a whole number from 0 up, not {weight!r}"
+            )
         if corpus.get("transforms") is not None:
             where = f"data: {name}: transforms"
             _check_transforms(where, corpus["transforms"], module.AVAILABLE_TRANSFORMS)
+    if not any(name != "valid" and corpus.get("weight") != 0 for name, corpus in corpora.items()):
+        raise UserError("data: no corpus to train on: none but valid has a weight above 0")
 
 
 def _check_transforms(where: str, names: Any, known: Mapping[str, Any]) -> None:
     if not isinstance(names, (list, tuple)):
         raise UserError(f"{where}: must be a list, as [{names}]")
     for name in names:
-        if name not in known:
+        if str(name) not in known:
             raise UserError(f"{where}: {unknown_name('transform', str(name), sorted(known))}")

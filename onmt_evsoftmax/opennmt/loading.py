@@ -224,6 +224,8 @@ def _stack(layers: Sequence[Sequence[Tensor]]) -> Any:
 def load_model(path: str | os.PathLike[str], gpu: int = -1, **options: Any) -> LoadedModel:
     """Load one checkpoint; ``options`` are those of ``onmt_translate``, without their dash.
 
+    One that is None or False is not given.
+
     ``load_model("model.pt", attention_normalizer="evsoftmax", beam_size=1)``
     """
     from onmt_evsoftmax.opennmt import install
@@ -237,7 +239,8 @@ def load_model(path: str | os.PathLike[str], gpu: int = -1, **options: Any) -> L
     onmt.opts.translate_opts(parser)
     arguments = ["-model", os.fspath(path), "-src", "none", "-gpu", str(gpu)]
     for name, value in options.items():
-        arguments += [f"-{name}"] if value is True else [f"-{name}", str(value)]
+        if value is not None and value is not False:
+            arguments += [f"-{name}"] if value is True else [f"-{name}", str(value)]
     opt = parser.parse_args(arguments)
     try:
         vocabs, model, model_options = onmt.model_builder.load_test_model(opt)

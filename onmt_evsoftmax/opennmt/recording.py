@@ -57,11 +57,7 @@ def record_attention(model: nn.Module) -> Iterator[list[AttentionRecord]]:
             stack.callback(normalizer.register_forward_hook(seen.scores).remove)
 
             def keep(
-                module: nn.Module,
-                inputs: Any,
-                output: Any,
-                site: Any = site,
-                seen: _Watch = seen,
+                module: nn.Module, inputs: Any, output: Any, site: Any = site, seen: _Watch = seen
             ) -> None:
                 # GlobalAttention returns (vectors, probabilities (batch, [queries,] keys)).
                 p = output if isinstance(output, Tensor) else output[1]

@@ -33,11 +33,7 @@ def patch_global_attention(module: Any) -> None:
 
     @functools.wraps(build)
     def __init__(
-        self: Any,
-        dim: int,
-        coverage: bool = False,
-        attn_type: str = "dot",
-        attn_func: str = STOCK,
+        self: Any, dim: int, coverage: bool = False, attn_type: str = "dot", attn_func: str = STOCK
     ) -> None:
         build(self, dim, coverage, attn_type, STOCK)
         if attn_func != STOCK:

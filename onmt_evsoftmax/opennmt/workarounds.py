@@ -68,6 +68,20 @@ def patch_inputter(module: Any) -> None:
     replace(module, "_read_vocab_file", told)
 
 
+def patch_attention(module: Any) -> None:
+    """``onmt.modules.multi_headed_attn``: heads that do not divide the model's size are told."""
+    attention = module.MultiHeadedAttention
+    build = attention.__init__
+
+    @functools.wraps(build)
+    def __init__(self: Any, head_count: int, model_dim: int, *args: Any, **kwargs: Any) -> None:
+        if model_dim % head_count:
+            raise UserError(f"heads: {head_count} cannot share a hidden_size of {model_dim} evenly")
+        build(self, head_count, model_dim, *args, **kwargs)
+
+    attention.__init__ = __init__
+
+
 def patch_beam_search(module: Any) -> None:
     """``onmt.translate.beam_search``: attention by step and beam, as ``-attn_debug`` needs it.
 

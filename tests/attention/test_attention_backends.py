@@ -11,7 +11,7 @@ from compiled import needs_kernels
 from torch.nn.functional import scaled_dot_product_attention
 
 from onmt_evsoftmax import kernels
-from onmt_evsoftmax.attention.sparse_attention import evsoftmax_attention
+from onmt_evsoftmax.attention.sparse_attention import evsoftmax_attention, sparse_attention
 from onmt_evsoftmax.normalizers import functional
 
 
@@ -63,6 +63,27 @@ def test_second_derivatives(dropout_p):
 
     for got, want in zip(second("fused"), second("explicit"), strict=True):
         torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("backend", ["auto", "explicit", "blocks"])
+@pytest.mark.parametrize("name", ["evsoftmax", "sparsemax", "entmax", "softmax"])
+def test_sizes_of_0(name, backend):
+    for shape in ((0, 3, 20, 8), (2, 0, 20, 8), (2, 3, 20, 0), (0, 3, 1, 8)):
+        leaves = [random(*shape, seed=i).requires_grad_() for i in range(3)]
+        out = sparse_attention(*leaves, is_causal=True, normalizer=name, backend=backend)
+        assert out.shape == shape
+        for grad in torch.autograd.grad(out.sum(), leaves):
+            assert (grad.shape, grad.abs().sum()) == (shape, 0)
+        with torch.no_grad():
+            assert sparse_attention(*leaves, normalizer=name, backend=backend).shape == shape
+
+
+@pytest.mark.parametrize("backend", ["auto", "explicit", "blocks"])
+def test_a_mask_of_one_number(backend):
+    query, key, value = (random(2, 3, 20, 8, seed=i) for i in range(3))
+    out = evsoftmax_attention(query, key, value, torch.tensor(True), backend=backend)
+    torch.testing.assert_close(out, evsoftmax_attention(query, key, value))
+    assert (evsoftmax_attention(query, key, value, torch.tensor(False), backend=backend) == 0).all()
 
 
 def test_custom_scale_and_empty_tensors():

@@ -95,6 +95,13 @@ def test_heads_may_share_keys_and_values(backend, shared):
             ValueError,
             "backend must be one of auto, fused, triton, blocks, explicit",
         ),
+        ((), {"positions": torch.ones(3, 8)}, TypeError, "positions must be Positions or None"),
+        (
+            (),
+            {"normalizer": get_normalizer("entmax", alpha="learn", heads=4)},
+            ValueError,
+            r"alpha of shape \(4, 1, 1\) does not fit",
+        ),
         ((), {"enable_gqa": True}, ValueError, "a multiple of those of key and value"),
     ],
 )

@@ -13,7 +13,7 @@ import torch
 from attention_cases import SLOPES, generator, random
 from compiled import needs_kernels, with_each_instruction_set
 
-from onmt_evsoftmax import get_normalizer, sparse_attention
+from onmt_evsoftmax import get_normalizer, kernels, sparse_attention
 from onmt_evsoftmax.attention import Positions
 from onmt_evsoftmax.normalizers import functional
 
@@ -152,6 +152,27 @@ def test_dropout_and_second_derivatives(name):
 
     fused, explicit = penalty("fused", torch.float32), penalty("explicit", torch.float64)
     torch.testing.assert_close(fused, explicit, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("positions", "says"),
+    [
+        (Positions(slopes=torch.ones(3, requires_grad=True)), "slopes that need a gradient"),
+        (Positions(random(1, 8), random(1, 8)), "one row for all distances"),
+        (Positions(relative_values=random(1, 8)), "one row for all distances"),
+    ],
+)
+def test_terms_that_no_kernel_computes_are_computed_all_the_same(positions, says):
+    tensors = [random(2, 3, 6, 8, seed=i) for i in range(3)]
+    out = sparse_attention(*tensors, positions=positions)
+    expected = sparse_attention(*tensors, positions=positions, backend="explicit")
+    torch.testing.assert_close(out, expected)
+    if positions.slopes is not None:
+        (grad,) = torch.autograd.grad(out.square().sum(), positions.slopes)
+        assert (grad != 0).all()
+    if kernels.available():
+        with pytest.raises(ValueError, match=says):
+            sparse_attention(*tensors, positions=positions, backend="fused")
 
 
 def test_the_definition_of_relative_positions_and_alibi():

@@ -44,7 +44,13 @@ def test_functional_agrees_with_its_fallback(instruction_set, name, masked, dim,
 
 @pytest.mark.parametrize(
     ("backend", "prints"),
-    [("torch", "torch"), ("portable", "portable"), ("auto", None), ("fast", "must be one of")],
+    [
+        ("torch", "torch"),
+        ("portable", "portable"),
+        ("auto", None),
+        ("", None),
+        ("fast", "must be one of"),
+    ],
 )
 def test_the_environment_chooses(backend, prints):
     run = subprocess.run(
@@ -56,6 +62,19 @@ def test_the_environment_chooses(backend, prints):
     )
     assert (prints or "\n") in run.stdout + run.stderr
     assert (run.returncode == 0) == (backend != "fast")
+
+
+def test_a_mistake_in_the_environment_is_one_line():
+    run = subprocess.run(
+        [sys.executable, "-m", "onmt_evsoftmax", "doctor"],
+        env={**os.environ, "ONMT_EVSOFTMAX_BACKEND": "fast"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    (line,) = run.stderr.splitlines()
+    assert line.startswith("onmt_evsoftmax doctor: error: ONMT_EVSOFTMAX_BACKEND is 'fast';")
+    assert run.returncode == 2
 
 
 def test_openmp_is_shared_with_torch():

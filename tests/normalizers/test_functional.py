@@ -11,6 +11,7 @@ import torch
 from cases import CASES, DTYPES, TOLERANCE, each, rows, wild_rows
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from onmt_evsoftmax.normalizers import functional
 
@@ -71,7 +72,10 @@ def test_log_evsoftmax_is_the_logarithm(v, eps):
     expected, _ = reference.evsoftmax(v, eps)
     with np.errstate(divide="ignore"):
         np.testing.assert_allclose(
-            functional.log_evsoftmax(scores, eps=eps).numpy(), np.log(expected), atol=1e-9
+            functional.log_evsoftmax(scores, eps=eps).numpy(),
+            np.log(expected),
+            atol=1e-9,
+            rtol=1e-12,
         )
     exact, support = functional.log_evsoftmax(scores, eps=0.0, return_support=True)
     assert (exact == -math.inf).tolist() == (~support).tolist()
@@ -151,7 +155,19 @@ def test_empty_dimensions(name):
             p, support = f(scores, given_mask, return_support=True)
             assert p.shape == support.shape == torch.Size(shape)
             p.sum().backward()
-    assert functional.log_evsoftmax(torch.empty(3, 0)).shape == (3, 0)
+    for log_form in (functional.log_softmax, functional.log_evsoftmax):
+        log_p, support = log_form(torch.empty(3, 0), return_support=True)
+        assert log_p.shape == support.shape == (3, 0)
+    assert functional.posthoc_evidential(torch.ones(3, 2), torch.ones(0, 2)).shape == (3, 0)
+
+
+@each
+def test_fake_tensors_have_shapes_and_no_values(name):
+    with FakeTensorMode():
+        scores = torch.randn(3, 4, requires_grad=True)
+        p, support = CASES[name][0](scores, torch.ones(4, dtype=torch.bool), return_support=True)
+        assert p.shape == support.shape == (3, 4)
+        assert torch.autograd.grad(p.sum(), scores)[0].shape == (3, 4)
 
 
 # --- layout ---------------------------------------------------------------------------------------
@@ -198,6 +214,12 @@ def test_expanded_scores(name):
         ),
         (lambda: functional.evsoftmax(torch.zeros(3), eps=-1.0), ValueError, "eps"),
         (lambda: functional.evsoftmax(torch.zeros(3), eps=math.nan), ValueError, "eps"),
+        (lambda: functional.evsoftmax(torch.zeros(2, 3), eps=torch.tensor(1.0)), TypeError, "eps"),
+        (
+            lambda: functional.entmax(torch.zeros(2, 3), alpha=torch.full((4, 1), 1.5)),
+            ValueError,
+            r"alpha of shape \(4, 1\) does not fit",
+        ),
         (lambda: functional.entmax(torch.zeros(3), alpha=0.99), ValueError, "at least 1"),
         (lambda: functional.sparsehourglass(torch.zeros(3), q=0.0), ValueError, "positive"),
     ],

@@ -262,6 +262,10 @@ def test_sweeping_removes_only_what_a_killed_run_left(tmp_path: Path) -> None:
         path.write_text("x")
     sweep(tmp_path / "model")
     assert sorted(tmp_path.iterdir()) == sorted(others)
+    left = tmp_path / ".a[1]_step_20.pt.abcd1234.tmp"
+    left.write_text("x")
+    sweep(tmp_path / "a[1]")
+    assert not left.exists()
 
 
 def test_weights_in_a_file_of_their_own_are_whole_too(

@@ -135,6 +135,19 @@ def test_an_error_while_joining_opennmt_stops_and_says_how_to_go_on(alone: Path)
     assert "ONMT_EVSOFTMAX=off" in last
 
 
+def test_whoever_imports_again_after_an_error_gets_it_again(alone: Path) -> None:
+    code = textwrap.dedent("""
+        for _ in range(2):
+            try:
+                import onmt
+            except ImportError as error:
+                print(error)
+    """)
+    lines = run_alone(alone, code).stdout.splitlines()
+    assert len(lines) == 2
+    assert all("onmt_evsoftmax could not join OpenNMT-py" in line for line in lines)
+
+
 @pytest.mark.parametrize("value", ["off", "OFF", "0", "no", "false"])
 def test_the_environment_switches_it_off(alone: Path, value: str) -> None:
     done = run_alone(alone, "import onmt; print(sys.meta_path[0])", ONMT_EVSOFTMAX=value)

@@ -6,6 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+import onmt.bin.build_vocab
 import onmt.opts
 import pytest
 from models import LANGUAGE_MODEL, TRANSFORMER, build, flags, parse, pretend_gpu
@@ -50,6 +51,16 @@ def test_yaml_that_says_less_than_it_seems(tmp_path: Path, text: str, message: s
         train_options(tmp_path, text)
 
 
+@pytest.mark.parametrize("key", ["[a, b]", "{a: b}", "[attention_normalizer]"])
+def test_a_key_that_is_no_word(
+    tmp_path: Path, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for value in ("c", ""):
+        with pytest.raises(SystemExit):
+            train_options(tmp_path, f"data: {{}}\n? {key}\n: {value}\n")
+        assert "unhashable key" in capsys.readouterr().err
+
+
 def test_yaml_that_is_fine(tmp_path: Path) -> None:
     text = "base: &base\n  weight: 1\ndata:\n  one:\n    <<: *base\n  two:\n    <<: *base\n"
     with pytest.raises(UserError, match="the key 'base' is unknown"):  # and nothing else
@@ -91,7 +102,7 @@ def test_lists_and_options_of_other_commands_are_no_such_words(tmp_path: Path) -
     assert options.dropout == [0.1, 0.2]
 
 
-def check_corpus(tmp_path: Path, **corpus: Any) -> Namespace:
+def check_corpus(tmp_path: Path, corpus: dict[Any, Any]) -> Namespace:
     """``data`` with one corpus, as training checks it."""
     (tmp_path / "text").write_text("a\n")
     paths = {"path_src": str(tmp_path / "text"), "path_tgt": str(tmp_path / "text")}
@@ -108,24 +119,47 @@ def check_corpus(tmp_path: Path, **corpus: Any) -> Namespace:
         ({"layers": 3}, "corpus: the key 'layers' is unknown"),
         ({"transforms": ["filtertolong"]}, "unknown transform 'filtertolong' .*mean filtertoolong"),
         ({"transforms": "filtertoolong"}, r"transforms: must be a list, as \[filtertoolong\]"),
-        ({"weight": 0.5}, "weight must be a whole number, not 0.5"),
+        ({"transforms": [{"a": 1}]}, "unknown transform"),
+        ({"weight": 0.5}, "weight must be a whole number from 0 up, not 0.5"),
+        ({"weight": -1}, "weight must be a whole number from 0 up, not -1"),
+        ({"weight": 0}, "no corpus to train on"),
+        ({"path_tgt": ["a"]}, r"corpus: path_tgt must be the name of a file, not \['a'\]"),
+        ({"path_src": 3}, "path_src must be the name of a file, not 3"),
+        ({5: "x"}, "the key 5 is unknown"),
         ({"path_txt" if not IS_35 else "src_feats": "x"}, "is unknown"),
     ],
 )
-def test_what_a_corpus_does_not_know(tmp_path: Path, corpus: dict[str, Any], message: str) -> None:
+def test_what_a_corpus_does_not_know(tmp_path: Path, corpus: dict[Any, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        check_corpus(tmp_path, **corpus)
+        check_corpus(tmp_path, corpus)
 
 
 def test_what_a_corpus_knows(tmp_path: Path) -> None:
     known = {"weight": 2, "transforms": ["prefix"], "src_prefix": "a", "tgt_prefix": "b"}
-    assert check_corpus(tmp_path, **known).data["corpus"]["weight"] == 2
+    assert check_corpus(tmp_path, known).data["corpus"]["weight"] == 2
 
 
-@pytest.mark.parametrize("data", ["[]", "corpus", "{corpus: text}"])
+@pytest.mark.parametrize(
+    "data", ["[]", "corpus", "{corpus: text}", "{a: [", "{}", "{valid: {path_src: a}}"]
+)
 def test_data_that_is_no_list_of_corpora(data: str) -> None:
     with pytest.raises(UserError, match="data"):
         ArgumentParser._validate_data(Namespace(data=data, transforms=[]))
+
+
+@pytest.mark.parametrize("data", ["corpus", "{a: [", "{a: {path_src: [s]}}", "{a: {5: x}}"])
+def test_a_vocabulary_of_such_data(data: str) -> None:
+    options = Namespace(
+        data=data,
+        transforms=[],
+        config=None,
+        src_vocab="v",
+        tgt_vocab="w",
+        share_vocab=False,
+        n_sample=0,
+    )
+    with pytest.raises(UserError, match="data"):
+        onmt.bin.build_vocab.build_vocab_main(options)
 
 
 def test_a_vocabulary_may_be_in_the_current_folder(

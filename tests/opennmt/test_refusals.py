@@ -56,6 +56,9 @@ class TestMistakes:
         data = {"corpus": {"path_src": "absent", "path_tgt": "train.tgt"}}
         self.check(bench, "corpus/path_src", data=data)
 
+    def test_a_file_where_a_folder_should_be(self, bench: Workbench) -> None:
+        self.check(bench, "cannot use .*train.src: File exists", save_model="train.src/model")
+
     def test_a_missing_source_and_a_vocabulary_that_exists(self, bench: Workbench) -> None:
         model = bench.train("softmax")
         done = bench.run("translate", "-model", model, "-src", "absent", code=2)
@@ -65,6 +68,21 @@ class TestMistakes:
         assert done.stderr.splitlines()[-1].endswith(
             "vocab/src exists; remove it, or say -overwrite"
         )
+
+    def test_a_source_without_lines_and_a_target_of_another_length(self, bench: Workbench) -> None:
+        model = bench.train("softmax")
+        (bench.folder / "no-lines").write_text("")
+        (bench.folder / "two-lines").write_text("W1\nW2\n")
+        for texts, message in (
+            (("-src", "no-lines"), "no-lines is empty; it must have at least one line"),
+            (
+                ("-src", "test.src", "-tgt", "two-lines"),
+                "test.src and two-lines have 32 and 2 lines; they must be parallel, line by line",
+            ),
+        ):
+            done = bench.run("translate", "-model", model, *texts, "-output", "none.out", code=2)
+            assert done.stderr.splitlines()[-1] == f"onmt_translate: error: {message}"
+            assert not (bench.folder / "none.out").exists()
 
     def test_vocabularies_are_all_made_or_none(self, bench: Workbench) -> None:
         name = f"half-{os.getpid()}"

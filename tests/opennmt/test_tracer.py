@@ -288,3 +288,5 @@ def test_a_checkpoint_is_needed(tmp_path: Path) -> None:
 def test_loaded_options_do_not_leak_into_the_next_model(make: Make) -> None:
     Tracer(str(make("softmax")), attention_normalizer="sparsemax")
     assert load_model(make("softmax")).settings.attention["context"] == "softmax"
+    unset = {"attention_normalizer": None, "replace_unk": False}
+    assert load_model(make("softmax"), **unset).settings.attention["context"] == "softmax"

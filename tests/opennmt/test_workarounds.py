@@ -27,6 +27,11 @@ MODELS = {
 }
 
 
+def test_heads_that_do_not_divide_the_size_are_told() -> None:
+    with pytest.raises(UserError, match="heads: 3 cannot share a hidden_size of"):
+        build(*TRANSFORMER, *flags(heads=3))
+
+
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("kind", MODELS)
 def test_attention_of_a_search_has_a_row_per_token_and_the_sources_width(
