@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.collections import PatchCollection
+from matplotlib.collections import PolyCollection
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
@@ -22,6 +22,8 @@ from onmt_evsoftmax.report import palette, style
 
 _CELL = 0.2  # inches
 _SMALLEST_CELL = 0.07
+#: Corners of the frame of a zero, within its cell.
+_FRAME = np.array([(0.06, 0.06), (0.94, 0.06), (0.94, 0.94), (0.06, 0.94)])
 _GAP, _TITLE, _BAR, _LEGEND = 0.12, 0.2, 0.75, 0.32
 
 
@@ -105,13 +107,10 @@ def _draw_panel(axes: Axes, panel: Panel, scale: Normalize, label: float, values
     axes.pcolormesh(shown, cmap=style.WEIGHTS, norm=scale, edgecolors="white", linewidth=0.4)
     # Only cells where the query may look have a frame: an empty frame is a zero, no frame at all
     # is the future.
-    frames = [
-        Rectangle((k + 0.06, r + 0.06), 0.88, 0.88)
-        for r, k in np.argwhere(panel.available & ~panel.support)
-    ]
+    zeros = np.argwhere(panel.available & ~panel.support)[:, None, ::-1]
     axes.add_collection(
-        PatchCollection(
-            frames, facecolors="none", edgecolors=palette.GRID, linewidths=0.4, zorder=2
+        PolyCollection(
+            zeros + _FRAME, facecolors="none", edgecolors=palette.GRID, linewidths=0.4, zorder=2
         )
     )
     if panel.gold is not None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from compiled import with_each_instruction_set
-from row_cases import REFERENCE, each, generator, scores_of
+from row_cases import REFERENCE, backward, each, generator, scores_of
 
 from onmt_evsoftmax import kernels
 
@@ -36,6 +36,19 @@ def test_a_broken_row_is_nan_where_valid_and_stays_alone(name, columns, bad):
             masked, _ = kernels.rows_forward(name, scores, mask.view(1, -1))
             assert masked[7, mask].isnan().all()
             assert (masked[:, 1] == 0).all()
+
+
+@each
+@pytest.mark.parametrize("columns", [1, 7, 33, 600])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_broken_row_has_a_broken_gradient_and_no_other_row_has(name, columns, dtype):
+    """A gradient of 0 would hide from an optimizer, or a check of gradients, what went wrong."""
+    scores = scores_of(20, columns).to(dtype)
+    scores[7, columns // 2] = math.nan
+    p, _ = kernels.rows_forward(name, scores)
+    found = backward(name, p, torch.randn(p.shape, generator=generator()).to(dtype))
+    assert found[7].isnan().all()
+    assert found[torch.arange(20) != 7].isfinite().all()
 
 
 @each

@@ -57,7 +57,8 @@ INLINE void sparsemax_group(const Group *g, uint8_t *support, float *candidates,
     projection_group(g, 1.0f, sparsemax_tile_tau, sparsemax_row_tau, support, candidates, room);
 }
 
-INLINE vf sparsemax_slope(vf p) { return both(p > splat(0.0f), splat(1.0f)); }
+/* 1 where p > 0, else 0; of NaN, NaN. */
+INLINE vf sparsemax_slope(vf p) { return both(p > splat(0.0f), splat(1.0f)) + p * 0.0f; }
 
 #define sparsemax_reach 1.0f
 INLINE vf sparsemax_projected(vf u) { return u; }
@@ -88,7 +89,7 @@ static inline double sparsemax_row(const double *x, const uint8_t *mask, int64_t
 
 static inline double sparsemax_slope(double p, double parameter) {
     (void)parameter;
-    return p > 0;
+    return p > 0 ? 1 : p;
 }
 
 #endif
