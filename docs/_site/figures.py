@@ -40,6 +40,8 @@ VAES = {"cvae": "figure3", "ssvae": "accuracy", "vqvae": "figure5"}
 DRAWN = "seed2"
 #: A short test sentence of the demo whose verb moves to the end; counted from 1.
 SENTENCE = 9
+#: A picture within an SVG.
+_EMBEDDED = r"data:image/png;base64,([^\"]+)"
 #: Test sentences on the attention page.
 PAGE = "1-24"
 
@@ -56,7 +58,7 @@ def dark(svg: str, photographs: bool = False) -> str:
     svg = re.sub(r"#[0-9a-f]{6}\b", lambda match: _turned(match[0]), svg)
     if photographs:
         return svg
-    return re.sub(r"data:image/png;base64,([^\"]+)", lambda m: _turned_image(m[1]), svg)
+    return re.sub(_EMBEDDED, lambda match: _turned_image(match[1]), svg)
 
 
 def _turned(colour: str) -> str:
@@ -70,20 +72,30 @@ def _turned(colour: str) -> str:
 
 
 def _turned_image(encoded: str) -> str:
-    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(encoded))).convert("RGB"))
+    pixels = np.asarray(_opened(encoded))
     colours = {tuple(pixel) for row in pixels for pixel in row}
     table = {pixel: _turned("#{:02x}{:02x}{:02x}".format(*pixel)) for pixel in colours}
     turned = np.array(
         [[[int(table[tuple(p)][i : i + 2], 16) for i in (1, 3, 5)] for p in row] for row in pixels]
     )
+    return _embedded(Image.fromarray(turned.astype(np.uint8)))
+
+
+def _opened(encoded: str) -> Image.Image:
+    return Image.open(io.BytesIO(base64.b64decode(encoded))).convert("RGB")
+
+
+def _embedded(image: Image.Image) -> str:
     buffer = io.BytesIO()
-    Image.fromarray(turned.astype(np.uint8)).save(buffer, "png", optimize=True)
+    image.save(buffer, "png", optimize=True)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
 def keep(path: Path, name: str, photographs: bool = False) -> None:
     """Put a finished SVG among the pictures, with its dark twin."""
     text = _shorter(path.read_text(encoding="utf-8"))
+    if photographs:
+        text = re.sub(_EMBEDDED, lambda match: _embedded(_opened(match[1]).quantize(64)), text)
     (IMAGES / f"{name}.svg").write_text(text, encoding="utf-8")
     (IMAGES / f"{name}-dark.svg").write_text(dark(text, photographs), encoding="utf-8")
     print(f"docs/images/{name}.svg {len(text) / 1000:.0f} kB")

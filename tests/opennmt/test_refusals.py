@@ -80,9 +80,9 @@ class TestMistakes:
                 "test.src and two-lines have 32 and 2 lines; they must be parallel, line by line",
             ),
         ):
-            done = bench.run("translate", "-model", model, *texts, "-output", "none.out", code=2)
+            done = bench.run("translate", "-model", model, *texts, "-output", "no.out", code=2)
             assert done.stderr.splitlines()[-1] == f"onmt_translate: error: {message}"
-            assert not (bench.folder / "none.out").exists()
+            assert not (bench.folder / "no.out").exists()
 
     def test_vocabularies_are_all_made_or_none(self, bench: Workbench) -> None:
         name = f"half-{os.getpid()}"
