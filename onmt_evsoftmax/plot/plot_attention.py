@@ -111,7 +111,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.simplex:
         return _simplex(options, ending)
     if not options.traces:
-        raise UserError("give at least one trace to draw, made with trace_attention; see --help")
+        raise UserError(
+            "give at least one trace to draw, made with onmt_trace_attention; see --help"
+        )
     gold = read_gold(options.align, first=int(options.one_based)) if options.align else None
     with open_traces(options.traces) as sources:
         if ending == ".html":

@@ -43,11 +43,13 @@ def open_traces(arguments: Sequence[str]) -> Iterator[list[Source]]:
         traces = [stack.enter_context(TraceReader(path)) for path in trace_files(arguments)]
         for trace in traces:
             if not len(trace):
-                raise UserError(f"{trace.path} has no sentence yet; finish trace_attention first")
+                raise UserError(
+                    f"{trace.path} has no sentence yet; finish onmt_trace_attention first"
+                )
             if not trace.complete:
                 warn(
                     f"{trace.path} is not finished, it has {len(trace)} sentences; "
-                    "repeat its trace_attention command to continue it"
+                    "repeat its onmt_trace_attention command to continue it"
                 )
         given = [split_name(item)[0] for item in arguments]
         labels = [title_of(trace.header.label) for trace in traces]

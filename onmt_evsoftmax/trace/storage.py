@@ -162,7 +162,7 @@ class TraceReader:
     def _damaged(self, index: int, reason: str) -> UserError:
         return UserError(
             f"{self.path}: sentence {index % len(self) + 1} is damaged ({reason}); "
-            "run trace_attention again"
+            "run onmt_trace_attention again"
         )
 
 
@@ -307,14 +307,14 @@ def _read_header(descriptor: int, path: Path) -> tuple[Header, int]:
     begin = os.pread(descriptor, _HEADER_LIMIT, 0)
     if not begin.startswith(MAGIC):
         raise UserError(
-            f"{path} is not a trace of this version; make one with trace_attention "
+            f"{path} is not a trace of this version; make one with onmt_trace_attention "
             f"(its first line would be {MAGIC.decode().strip()!r})"
         )
     end = begin.find(b"\n", len(MAGIC)) + 1
     try:
         return Header.parse(begin[len(MAGIC) : end]), end
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise UserError(f"{path}: its header is damaged; run trace_attention again") from error
+        raise UserError(f"{path}: its header is damaged; run onmt_trace_attention again") from error
 
 
 def _index(descriptor: int, start: int) -> tuple[array[int], bool]:
