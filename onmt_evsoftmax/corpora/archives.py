@@ -17,10 +17,9 @@ from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.report.files import decode_line
 
 _TAR = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
-# The last two: zip archives that are encrypted, or packed in a way that Python cannot unpack.
 _BROKEN = (
     EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, tarfile.TarError, zipfile.BadZipFile,
-    RuntimeError, NotImplementedError,
+    RuntimeError,  # a zip archive that is encrypted, or packed in a way that Python cannot unpack
 )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ from typing import Any
 
 from onmt_evsoftmax.corpora.marks import SCHEMES
 from onmt_evsoftmax.report.console import UserError
-from onmt_evsoftmax.report.files import need_file
+from onmt_evsoftmax.report.files import check_replaceable, need_file
 from onmt_evsoftmax.trace.record import KINDS, Record, decode
 
 _FORMAT = b"onmt_evsoftmax trace "
@@ -176,7 +176,7 @@ class TraceWriter:
         self.count = 0
         begin = MAGIC + header.line()
         for file in (self.path, self.part):
-            _check_replaceable(file)
+            _refuse_other_files(file)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if self.path.is_dir():
@@ -262,8 +262,9 @@ def part_of(path: str | os.PathLike[str]) -> Path:
     return Path(path).with_name(f"{Path(path).name}.part")
 
 
-def _check_replaceable(path: Path) -> None:
+def _refuse_other_files(path: Path) -> None:
     """Refuse to replace a file that is neither empty nor a trace, whole or cut anywhere."""
+    check_replaceable(path)
     try:
         with open(path, "rb") as file:
             begin = file.read(len(MAGIC))

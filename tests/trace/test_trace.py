@@ -144,6 +144,13 @@ def test_other_settings_are_refused_and_restart_overrules(tmp_path: Path) -> Non
         assert trace.count == 0
 
 
+def test_a_pipe_is_not_waited_for_and_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="not a file but a pipe or a device"):
+        TraceWriter(tmp_path / "pipe", traces.header())
+    assert (tmp_path / "pipe").is_fifo()
+
+
 def test_two_writers_do_not_mix(tmp_path: Path) -> None:
     with (
         TraceWriter(tmp_path / "a.trace", traces.header()),
