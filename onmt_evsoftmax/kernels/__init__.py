@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from onmt_evsoftmax.kernels import attention as fused
-from onmt_evsoftmax.kernels import library
+from onmt_evsoftmax.kernels import attention_operators, library  # noqa: F401 (registers them)
 from onmt_evsoftmax.kernels import rows as operators
 from onmt_evsoftmax.kernels.attention import single_query
 from onmt_evsoftmax.kernels.library import BACKENDS, accepts, backend, chosen, using

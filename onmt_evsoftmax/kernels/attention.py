@@ -1,4 +1,4 @@
-"""The attention kernels as functions of tensors, and as torch operators for what traces through.
+"""The attention kernels as functions of tensors; `attention_operators` has them as operators.
 
 Shapes: query (batch, heads, L, E), key (batch, heads, S, E), value (batch, heads, S, V). ``mask``,
 boolean, True = this key takes part, and ``bias``, added to the scores, are None or broadcast to
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,13 +25,13 @@ Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 CHUNK = 64  # queries of one piece of work, as in ``c/kernels.h``
 
 
-def _like_query(query: Tensor, length: int, size: int) -> Tensor:
+def like_query(query: Tensor, length: int, size: int) -> Tensor:
     """An empty (batch, heads, length, size), in memory (batch, length, heads, size)."""
     batch, heads = query.shape[:2]
     return query.new_empty(batch, length, heads, size).transpose(1, 2)
 
 
-def _of_rows(query: Tensor) -> tuple[Tensor, Tensor]:
+def of_rows(query: Tensor) -> tuple[Tensor, Tensor]:
     """Empty, (batch, heads, L): the level, in double beside large scores, and the bar of rows.
 
     ``c/kernels.h`` says what they are for each normalizer; backward needs them.
@@ -169,8 +169,8 @@ def attention_forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(out, level, bar); the latter two, which backward needs, are (batch, heads, L)."""
     terms = Terms(alpha, relative_keys, relative_values, slopes, offset)
-    out = _like_query(query, query.size(2), value.size(3))
-    level, bar = _of_rows(query)
+    out = like_query(query, query.size(2), value.size(3))
+    level, bar = of_rows(query)
     options = (causal, scale, dropout_p, seed, level, bar)
     rest = (out, None, None, None, None)
     none = (None, None, None)
@@ -202,13 +202,13 @@ def attention_backward(
     """Gradients of query, key, value, alpha, relative keys and values; empty for None."""
     level, bar = level.contiguous(), bar.contiguous()
     terms = Terms(alpha, relative_keys, relative_values, slopes, offset)
-    grad_query = _like_query(query, query.size(2), query.size(3))
+    grad_query = like_query(query, query.size(2), query.size(3))
     # Fewer heads than threads: the queries of a head are split, and what each part finds is added.
     heads = query.size(0) * query.size(1)
     parts = torch.get_num_threads() // max(heads, 1)
     splits = max(1, min(parts, query.size(2) // CHUNK))
-    grad_key = _like_query(key, key.size(2), key.size(3))
-    grad_value = _like_query(key, key.size(2), value.size(3))
+    grad_key = like_query(key, key.size(2), key.size(3))
+    grad_value = like_query(key, key.size(2), value.size(3))
     if splits > 1:
         grad_key = grad_key.new_empty(splits, *grad_key.shape)
         grad_value = grad_value.new_empty(splits, *grad_value.shape)
@@ -224,8 +224,8 @@ def attention_backward(
         True, normalizer, query, key, value, mask, bias, terms, rest, more, *options, splits=splits
     )
     if splits > 1:
-        grad_key = _like_query(key, key.size(2), key.size(3)).copy_(grad_key.sum(0))
-        grad_value = _like_query(key, key.size(2), value.size(3)).copy_(grad_value.sum(0))
+        grad_key = like_query(key, key.size(2), key.size(3)).copy_(grad_key.sum(0))
+        grad_value = like_query(key, key.size(2), value.size(3)).copy_(grad_value.sum(0))
     if alpha is not None and grad_alpha is not None:
         grad_alpha = grad_alpha.view(heads, splits).sum(1).view(query.shape[:2]).to(alpha.dtype)
     tables = (None if t is None else t.sum(0) for t in grad_tables)
@@ -249,7 +249,7 @@ def single_query(
     query, key, value = _readable(query), _readable(key), _readable(value)
     mask = None if mask is None else _readable(mask)
     terms = Terms(alpha, relative_keys, relative_values, slopes, offset).readable()
-    out = _like_query(query, 1, value.size(3))
+    out = like_query(query, 1, value.size(3))
     probabilities = query.new_empty(*query.shape[:3], key.size(2))
     tensors = (query, key, value, out)
     strides = [step for tensor in tensors for step in tensor.stride()[:3]]
@@ -279,171 +279,9 @@ def gradients_of_terms(query: Tensor, *terms: Tensor | None) -> tuple[Tensor, Te
     return alpha, keys, values
 
 
-# --- operators ------------------------------------------------------------------------------------
-
-_operators = torch.library.Library("onmt_evsoftmax", "FRAGMENT")
-_TENSORS = (
-    "Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor? bias, Tensor? alpha,"
-    " Tensor? relative_keys, Tensor? relative_values, Tensor? slopes"
-)
-_OPTIONS = "int offset, bool causal, float scale, float dropout_p, Tensor? seed"
-_operators.define(
-    f"attention_forward(str normalizer, {_TENSORS}, {_OPTIONS}) -> (Tensor, Tensor, Tensor)"
-)
-_operators.define(
-    f"attention_backward(Tensor grad, str normalizer, {_TENSORS}, Tensor out, Tensor level,"
-    f" Tensor bar, {_OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
-)
-
-
-def _check(
-    normalizer: str,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    terms: Terms,
-    dropout_p: float,
-    seed: Tensor | None,
-) -> None:
-    """Anybody can call an operator: check what the callers of the functions have checked."""
-    if normalizer not in library.NORMALIZERS:
-        known = ", ".join(library.NORMALIZERS)
-        raise ValueError(f"normalizer must be one of {known}, not {normalizer!r}")
-    tensors = (query, key, value)
-    fit = (
-        all(t.dim() == 4 and t.dtype == torch.float32 for t in tensors)
-        and query.shape[:2] == key.shape[:2] == value.shape[:2]
-        and query.size(3) == key.size(3)
-        and key.size(2) == value.size(2)
-    )
-    if not fit:
-        raise ValueError(
-            "query, key and value must be float32 (B, H, L, E), (B, H, S, E) and (B, H, S, V), not "
-            f"{[tuple(t.shape) for t in tensors]}"
-        )
-    whole = (*query.shape[:3], key.size(2))
-    for name, tensor, dtype in (("mask", mask, torch.bool), ("bias", bias, torch.float32)):
-        if tensor is None:
-            continue
-        pairs = zip(tensor.shape, whole, strict=False)
-        if (
-            (tensor.dim(), tensor.dtype) != (4, dtype)
-            or tensor.size(3) != whole[3]
-            or any(size not in (1, full) for size, full in pairs)
-        ):
-            raise ValueError(
-                f"{name} must be {dtype} and broadcast to {whole}, its last dimension in full; it "
-                f"is {tensor.dtype} {tuple(tensor.shape)}"
-            )
-    _check_terms(normalizer, query, value, terms)
-    if not 0.0 <= dropout_p <= 1.0 or (dropout_p > 0 and seed is None):
-        raise ValueError(f"dropout_p must be from 0 to 1, with a seed, not {dropout_p}")
-
-
-def _check_terms(normalizer: str, query: Tensor, value: Tensor, terms: Terms) -> None:
-    distances = {t.size(0) for t in (terms.relative_keys, terms.relative_values) if t is not None}
-    shapes = (
-        ("alpha", terms.alpha, query.shape[:2]),
-        ("slopes", terms.slopes, query.shape[:2]),
-        ("relative_keys", terms.relative_keys, (*distances, query.size(3))),
-        ("relative_values", terms.relative_values, (*distances, value.size(3))),
-    )
-    for name, tensor, shape in shapes:
-        if tensor is not None and tensor.shape != shape:
-            raise ValueError(f"{name} must be of shape {tuple(shape)}, not {tuple(tensor.shape)}")
-    if any(size % 2 == 0 or size < 3 for size in distances):
-        raise ValueError(f"relative positions need an odd number of rows, 3 or more: {distances}")
-    if terms.relative_values is not None and terms.relative_keys is None:
-        raise ValueError("relative_values need relative_keys, if only of zeros")
-    if (terms.alpha is None) != (library.RANGES[normalizer][0] <= 1):
-        raise ValueError("alpha is for the entmax kernel, which needs it")
-    if terms.alpha is not None and terms.alpha.numel():
-        least, most = (bound.item() for bound in terms.alpha.aminmax())
-        if not (library.accepts(normalizer, least) and library.accepts(normalizer, most)):
-            raise ValueError(f"the {normalizer} kernel takes no alpha from {least} to {most}")
-
-
-def _attention_forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    normalizer, query, key, value, mask, bias, *terms = arguments[:11]
-    _check(normalizer, query, key, value, mask, bias, Terms(*terms), *arguments[13:])
-    return attention_forward(*arguments)
-
-
-def _attention_backward(grad: Tensor, *arguments: Any) -> Gradients:
-    normalizer, query, key, value, mask, bias, *terms = arguments[:10]
-    out, level, bar, _, _, _, *dropout = arguments[10:]
-    _check(normalizer, query, key, value, mask, bias, Terms(*terms), *dropout)
-    rows = query.shape[:3]
-    for name, tensor, shape, dtype in (
-        ("grad", grad, (*rows, value.size(3)), torch.float32),
-        ("out", out, (*rows, value.size(3)), torch.float32),
-        ("level", level, rows, torch.float64),
-        ("bar", bar, rows, torch.float32),
-    ):
-        if (tensor.shape, tensor.dtype) != (shape, dtype):
-            raise ValueError(
-                f"{name} must be {dtype} {tuple(shape)}, as attention_forward returned it, not "
-                f"{tensor.dtype} {tuple(tensor.shape)}"
-            )
-    return attention_backward(grad, *arguments)
-
-
-_operators.impl("attention_forward", _attention_forward, "CPU")
-_operators.impl("attention_backward", _attention_backward, "CPU")
-
-
-@torch.library.register_fake("onmt_evsoftmax::attention_forward", lib=_operators)
-def _(
-    normalizer: str, query: Tensor, key: Tensor, value: Tensor, *rest: Any
-) -> tuple[Tensor, Tensor, Tensor]:
-    return _like_query(query, query.size(2), value.size(3)), *_of_rows(query)
-
-
-@torch.library.register_fake("onmt_evsoftmax::attention_backward", lib=_operators)
-def _(
-    grad: Tensor,
-    normalizer: str,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    *terms: Any,
-) -> Gradients:
-    like = (None if t is None else torch.empty_like(t) for t in terms[:3])
-    return (
-        _like_query(query, query.size(2), query.size(3)),
-        _like_query(key, key.size(2), key.size(3)),
-        _like_query(key, key.size(2), value.size(3)),
-        *gradients_of_terms(query, *like),
-    )
-
-
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.normalizer, *tensors = inputs[:10]
-    *ctx.options, seed = inputs[10:]
-    ctx.save_for_backward(*tensors, *output, seed)
-    ctx.mark_non_differentiable(*output[1:])
-
-
-def _differentiate(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-    *tensors, seed = ctx.saved_tensors
-    grads = torch.ops.onmt_evsoftmax.attention_backward(
-        grad, ctx.normalizer, *tensors, *ctx.options, seed
-    )
-    return gradients_of_inputs(grads, tensors)
-
-
 def gradients_of_inputs(
     grads: Sequence[Tensor], tensors: Sequence[Tensor | None]
 ) -> tuple[Tensor | None, ...]:
     """What an autograd function of :func:`attention_forward` returns; ``tensors`` from query on."""
     terms = (g if t is not None else None for g, t in zip(grads[3:], tensors[5:8], strict=True))
     return (None, *grads[:3], None, None, *terms, *[None] * 6)
-
-
-torch.library.register_autograd(
-    "onmt_evsoftmax::attention_forward", _differentiate, setup_context=_remember, lib=_operators
-)
