@@ -97,7 +97,7 @@ def _config(args: argparse.Namespace, found: recipe.Recipe) -> dict[str, Any]:
     changes = runs.changes(args.set)
     settings = {**found.settings, **changes}
     if changes:
-        from onmt_evsoftmax.opennmt.training_keys import check_training_keys
+        from onmt_evsoftmax.opennmt.keys import check_training_keys
 
         check_training_keys(changes)
     if args.pretrained and not Path(args.pretrained).is_file():

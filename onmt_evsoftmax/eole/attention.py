@@ -9,7 +9,6 @@ no part.
 
 from __future__ import annotations
 
-import functools
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from onmt_evsoftmax.eole.config import DISTANCES, NEEDS, settings_of
+from onmt_evsoftmax.opennmt.patching import around
 from onmt_evsoftmax.opennmt.settings import STOCK
 
 
@@ -64,9 +64,6 @@ def patch_attention(module: Any) -> None:
     """``eole.modules.multi_headed_attn``: every layer with the normalizer its options name."""
     from eole.utils.logging import logger
 
-    attention, self_attention = module.MultiHeadedAttention, module.SelfMHA
-    build, compute = attention.__init__, attention._compute_attention
-    attend = self_attention.forward
     said: list[tuple[Any, str]] = []
 
     def say(config: Any, kind: str, text: str) -> None:
@@ -75,8 +72,10 @@ def patch_attention(module: Any) -> None:
             said.append((config, kind))
             logger.info(text)
 
-    @functools.wraps(build)
-    def __init__(self: Any, config: Any, running: Any = None, is_decoder: bool = True) -> None:
+    @around(module.MultiHeadedAttention)
+    def __init__(
+        original: Any, self: Any, config: Any, running: Any = None, is_decoder: bool = True
+    ) -> None:
         kind = "decoder" if is_decoder else "encoder"
         kind = "context" if isinstance(self, module.ContextMHA) else kind
         settings, changes = settings_of(config, running)
@@ -87,7 +86,7 @@ def patch_attention(module: Any) -> None:
         if reach:
             self.position_encoding_type = module.PositionEncodingType.Relative
             self.n_positions = reach
-        build(self, config, running, is_decoder)
+        original(self, config, running, is_decoder)
         heads = self.heads // self.parallel_gpu
         self.normalizer = None if name == STOCK else settings.normalizer(kind, heads)
         self.query_scale = self.cached_positions = None
@@ -110,19 +109,18 @@ def patch_attention(module: Any) -> None:
             config.__dict__[NEEDS] = "onmt_evsoftmax"  # to be saved with the model
             config.__pydantic_fields_set__.add(NEEDS)
 
-    @functools.wraps(compute)
+    @around(module.MultiHeadedAttention)
     def _compute_attention(
+        compute: Any,
         self: Any,
         key: Tensor,
         value: Tensor,
         query: Tensor,
         attn_mask: Tensor | None = None,
         return_attn: bool | None = False,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> Any:
         if self.normalizer is None and self.query_scale is None:
-            result: tuple[Tensor, Tensor | None]
-            result = compute(self, key, value, query, attn_mask, return_attn)
-            return result
+            return compute(self, key, value, query, attn_mask, return_attn)
         if self.query_scale is not None:
             query = query * self.query_scale
         # Asking for the weights keeps eole off torch's fused attention.
@@ -130,28 +128,21 @@ def patch_attention(module: Any) -> None:
         out, weights = _replaced(compute, **names)(self, key, value, query, attn_mask, True)
         return out, weights if return_attn else None
 
-    @functools.wraps(attend)
-    def forward(self: Any, *arguments: Any, **keys: Any) -> Any:
+    @around(module.SelfMHA)
+    def forward(original: Any, self: Any, *arguments: Any, **keys: Any) -> Any:
         self.cached_positions = keys.get("cache_slice")
-        return attend(self, *arguments, **keys)
-
-    attention.__init__ = __init__
-    attention._compute_attention = _compute_attention
-    self_attention.forward = forward
+        return original(self, *arguments, **keys)
 
 
 def patch_initialization(module: Any) -> None:
     """``eole.models.model``: what normalizers learn starts where they say, not at random."""
-    initialize = module.BaseModel.init_weights
 
-    @functools.wraps(initialize)
-    def init_weights(self: Any, running: Any) -> None:
+    @around(module.BaseModel)
+    def init_weights(original: Any, self: Any, running: Any) -> None:
         parameters = dict(self.named_parameters())
         mine = [tensor for name, tensor in parameters.items() if ".normalizer." in name]
         before = [tensor.detach().clone() for tensor in mine]
-        initialize(self, running)
+        original(self, running)
         with torch.no_grad():
             for tensor, value in zip(mine, before, strict=True):
                 tensor.copy_(value)
-
-    module.BaseModel.init_weights = init_weights

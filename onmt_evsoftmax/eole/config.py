@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from onmt_evsoftmax.eole.search import STOP
 from onmt_evsoftmax.normalizers.registry import get_record, own_records
+from onmt_evsoftmax.opennmt.patching import around
 from onmt_evsoftmax.opennmt.settings import (
     KIND_OPTIONS,
     LEARN,
@@ -91,14 +92,12 @@ def patch_models(module: Any) -> None:
     transformers = [found for found in classes if issubclass(found, module.TransformerConfig)]
     own = {NEEDS: str | None, DISTANCES: PositiveInt | None}
     _add_keys(transformers, _kinds({"attention"}, trains=True) | own)
-    validate = module.BaseModelConfig.update_model_opts
 
-    @functools.wraps(validate)
-    def update_model_opts(self: Any) -> None:
+    @around(module.BaseModelConfig)
+    def update_model_opts(original: Any, self: Any) -> None:
         _check(self)
-        validate(self)
+        original(self)
 
-    module.BaseModelConfig.update_model_opts = update_model_opts
     # Parts first, then the models that hold them.
     for found in sorted(classes, key=lambda each: issubclass(each, module.BaseModelConfig)):
         found.model_rebuild(force=True)
@@ -131,10 +130,9 @@ def patch_run(module: Any) -> None:
     _add_keys([module.InferenceConfig, config], {STOP: Literal["n_best", "beam_size"] | None})
     for found in (module.InferenceConfig, config, module.TrainConfig):
         found.model_rebuild(force=True)
-    build = config.__init__
 
-    @functools.wraps(build)
-    def __init__(self: Any, /, **data: Any) -> None:
+    @around(config)
+    def __init__(original: Any, self: Any, /, **data: Any) -> None:
         model = data.get("model")
         inside = [key for key in KEYS if isinstance(model, dict) and key in model]
         if inside:  # eole would ignore it: the model is what its folder says
@@ -142,9 +140,7 @@ def patch_run(module: Any) -> None:
         beside = [key for key in KEYS if data.get(key) is not None]
         if beside and data.get("engine") == "ct2":
             raise ValueError(f"{beside[0]}: CTranslate2 (engine: ct2) knows only softmax")
-        build(self, **data)
-
-    config.__init__ = __init__
+        original(self, **data)
 
 
 def settings_of(config: Any, running: Any = None) -> tuple[Settings, list[str]]:

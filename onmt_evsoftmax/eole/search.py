@@ -7,9 +7,10 @@ penalty are often better.
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
+
+from onmt_evsoftmax.opennmt.patching import around
 
 #: The key: ``n_best``, eole's own rule, or ``beam_size``, that of OpenNMT-py 3.0.
 STOP = "stop_search_after"
@@ -17,11 +18,9 @@ STOP = "stop_search_after"
 
 def patch_search(module: Any) -> None:
     """``eole.predict.beam_search``: a search that was told to waits for ``beam_size``."""
-    search = module.BeamSearchBase
-    stock = search.beams_non_finished
 
-    @functools.wraps(stock)
-    def beams_non_finished(self: Any, i: int, *arguments: Any) -> bool:
+    @around(module.BeamSearchBase)
+    def beams_non_finished(stock: Any, self: Any, i: int, *arguments: Any) -> bool:
         """Whether sentence ``i`` of those still searched goes on."""
         best_ended: set[int] | None = getattr(self, "best_ended", None)
         if best_ended is None or self.ratio > 0:
@@ -44,24 +43,19 @@ def patch_search(module: Any) -> None:
             self.batch_finished[i] = True
         return False
 
-    search.beams_non_finished = beams_non_finished
-
 
 def patch_translator(module: Any) -> None:
     """``eole.predict.translator``: tell the search which rule the options name."""
-    translator = module.Translator
-    build, predict = translator.__init__, translator._predict_batch_with_strategy
 
-    @functools.wraps(build)
-    def __init__(self: Any, model: Any, vocabs: Any, config: Any, *rest: Any, **keys: Any) -> None:
-        build(self, model, vocabs, config, *rest, **keys)
+    @around(module.Translator)
+    def __init__(
+        original: Any, self: Any, model: Any, vocabs: Any, config: Any, *rest: Any, **keys: Any
+    ) -> None:
+        original(self, model, vocabs, config, *rest, **keys)
         self.waits = getattr(config, STOP, None) == "beam_size"
 
-    @functools.wraps(predict)
-    def _predict_batch_with_strategy(self: Any, batch: Any, strategy: Any) -> Any:
+    @around(module.Translator)
+    def _predict_batch_with_strategy(original: Any, self: Any, batch: Any, strategy: Any) -> Any:
         if self.waits:
             strategy.best_ended = set()
-        return predict(self, batch, strategy)
-
-    translator.__init__ = __init__
-    translator._predict_batch_with_strategy = _predict_batch_with_strategy
+        return original(self, batch, strategy)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextvars
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
-
-from torch import nn
 
 from onmt_evsoftmax.opennmt import versions
 from onmt_evsoftmax.opennmt.checkpoint import CheckpointTorch
 from onmt_evsoftmax.opennmt.commands import check_device
 from onmt_evsoftmax.opennmt.generator import put_output
 from onmt_evsoftmax.opennmt.options import training_only
-from onmt_evsoftmax.opennmt.patching import replace
+from onmt_evsoftmax.opennmt.patching import around
 from onmt_evsoftmax.opennmt.resuming import load_learned, overridden
 from onmt_evsoftmax.opennmt.settings import LEARN, override, written
 from onmt_evsoftmax.opennmt.sites import put_normalizers
@@ -30,43 +28,37 @@ _overrides: contextvars.ContextVar[Mapping[str, Any] | None] = contextvars.Conte
 def patch_model_builder(module: Any) -> None:
     """``onmt.model_builder``: every model is built with the normalizers its options name."""
 
-    def with_normalizers(original: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-        def build_base_model(model_opt: Namespace, *args: Any, **kwargs: Any) -> nn.Module:
-            from onmt.utils.logging import logger
+    @around(module)
+    def build_base_model(original: Any, model_opt: Namespace, *args: Any, **kwargs: Any) -> Any:
+        from onmt.utils.logging import logger
 
-            overrides = _overrides.get()
-            if overrides and (changes := override(model_opt, overrides)):
-                logger.warning(overridden(changes, "the checkpoint"))
-            model = original(model_opt, *args, **kwargs)
-            report = put_normalizers(model, model_opt, overrides)
-            put_output(model, model_opt)
-            if checkpoint := versions.checkpoint_loaded_by_builder(args, kwargs):
-                load_learned(model, checkpoint["model"])
-            logger.info(str(report))
-            threads.watch(model)
-            return model
+        overrides = _overrides.get()
+        if overrides and (changes := override(model_opt, overrides)):
+            logger.warning(overridden(changes, "the checkpoint"))
+        model = original(model_opt, *args, **kwargs)
+        report = put_normalizers(model, model_opt, overrides)
+        put_output(model, model_opt)
+        if checkpoint := versions.checkpoint_loaded_by_builder(args, kwargs):
+            load_learned(model, checkpoint["model"])
+        logger.info(str(report))
+        threads.watch(model)
+        return model
 
-        return build_base_model
+    @around(module)
+    def load_test_model(original: Any, opt: Namespace, *args: Any, **kwargs: Any) -> Any:
+        # A language model prior is loaded with the options of the training around it, which say
+        # nothing about that model.
+        path = kwargs.get("model_path")
+        mine = path is None or path in getattr(opt, "models", [])
+        overrides = written(opt) if mine else {}
+        _refuse_training_options(overrides)
+        _check_translation(opt)
+        token = _overrides.set(overrides)
+        try:
+            return original(opt, *args, **kwargs)
+        finally:
+            _overrides.reset(token)
 
-    def with_overrides(original: Callable[..., Any]) -> Callable[..., Any]:
-        def load_test_model(opt: Namespace, *args: Any, **kwargs: Any) -> Any:
-            # A language model prior is loaded with the options of the training around it, which
-            # say nothing about that model.
-            path = kwargs.get("model_path")
-            mine = path is None or path in getattr(opt, "models", [])
-            overrides = written(opt) if mine else {}
-            _refuse_training_options(overrides)
-            _check_translation(opt)
-            token = _overrides.set(overrides)
-            try:
-                return original(opt, *args, **kwargs)
-            finally:
-                _overrides.reset(token)
-
-        return load_test_model
-
-    replace(module, "build_base_model", with_normalizers)
-    replace(module, "load_test_model", with_overrides)
     if versions.builder_reads_files(module):
         module.torch = CheckpointTorch()
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -19,10 +18,10 @@ from onmt_evsoftmax.opennmt.checkpoint import (
     sweep,
 )
 from onmt_evsoftmax.opennmt.keys import read_corpora
-from onmt_evsoftmax.opennmt.patching import replace
+from onmt_evsoftmax.opennmt.patching import around
 from onmt_evsoftmax.report import memory, threads
 from onmt_evsoftmax.report.console import UserError
-from onmt_evsoftmax.report.files import lines_of, replacing
+from onmt_evsoftmax.report.files import lines_of, replacing, same_length
 from onmt_evsoftmax.report.outputs import check_outputs
 
 # Errors about a file that the user named. (OpenNMT-py's own OSErrors are sentences, without errno.)
@@ -37,14 +36,13 @@ _MISTAKES = (
 
 def patch_command(module: Any) -> None:
     """``onmt.bin.*``: a mistake of the user's ends in one line and exit code 2, not a traceback."""
-    main = module.main
 
-    @functools.wraps(main)
-    def run() -> Any:
+    @around(module)
+    def main(original: Any) -> Any:
         threads.govern()
         memory.keep_freed()
         try:
-            return main()
+            return original()
         except (UserError, OSError) as error:
             text = str(error)
             if isinstance(error, OSError) and error.errno is not None:
@@ -54,27 +52,19 @@ def patch_command(module: Any) -> None:
             print(f"{os.path.basename(sys.argv[0])}: error: {text}", file=sys.stderr)
             sys.exit(2)
 
-    module.main = run
-
 
 def patch_validation(module: Any) -> None:
     """``onmt.utils.parse``: what OpenNMT-py's own checks find is told in one line, too."""
 
-    def told(check: Callable[..., Any]) -> Any:
-        @functools.wraps(check)
-        def validate(cls: Any, opt: Namespace, *args: Any, **kwargs: Any) -> Any:
-            check_device(range(len(getattr(opt, "gpu_ranks", ()))), "gpu_ranks")
-            try:
-                return check(cls, opt, *args, **kwargs)
-            except (AssertionError, OSError, ValueError) as error:
-                raise UserError(" ".join(str(error).split())) from error
+    checks = ("validate_prepare_opts", "validate_train_opts", "validate_model_opts")
 
-        made: Any = validate
-        return classmethod(made)
-
-    parser = module.ArgumentParser
-    for name in ("validate_prepare_opts", "validate_train_opts", "validate_model_opts"):
-        setattr(parser, name, told(getattr(parser, name).__func__))
+    @around(module.ArgumentParser, *checks)
+    def validate(check: Any, cls: Any, opt: Namespace, *args: Any, **kwargs: Any) -> Any:
+        check_device(range(len(getattr(opt, "gpu_ranks", ()))), "gpu_ranks")
+        try:
+            return check(cls, opt, *args, **kwargs)
+        except (AssertionError, OSError, ValueError) as error:
+            raise UserError(" ".join(str(error).split())) from error
 
 
 def check_device(gpus: Iterable[int], option: str) -> None:
@@ -97,92 +87,66 @@ def patch_release(module: Any) -> None:
 def patch_translate(module: Any) -> None:
     """``onmt.bin.translate``: texts have lines, and none is replaced by a translation of it."""
 
-    def checked(original: Callable[..., Any]) -> Callable[..., Any]:
-        def translate(opt: Namespace, *args: Any, **kwargs: Any) -> Any:
-            read = [*opt.models, opt.src, opt.tgt, getattr(opt, "config", None)]
-            check_outputs([opt.output], option="-output", inputs=filter(None, read))
-            _check_texts([path for path in (opt.src, opt.tgt) if path and os.path.isfile(path)])
-            return original(opt, *args, **kwargs)
+    @around(module)
+    def translate(original: Any, opt: Namespace, *args: Any, **kwargs: Any) -> Any:
+        read = [*opt.models, opt.src, opt.tgt, getattr(opt, "config", None)]
+        check_outputs([opt.output], option="-output", inputs=filter(None, read))
+        # OpenNMT-py fails on a text without lines, and translates as much as both texts have.
+        texts = [path for path in (opt.src, opt.tgt) if path and os.path.isfile(path)]
+        same_length([(path, sum(1 for _ in lines_of(path))) for path in texts])
+        return original(opt, *args, **kwargs)
 
-        return translate
-
-    replace(module, "translate", checked)
     patch_command(module)
-
-
-def _check_texts(paths: list[str]) -> None:
-    """Refuse a text without lines, and a target that is shorter or longer than its source.
-
-    OpenNMT-py fails on the first, and of the second it translates as much as both have.
-    """
-    counts = [sum(1 for _ in lines_of(path)) for path in paths]
-    if len(set(counts)) > 1:
-        raise UserError(
-            f"{' and '.join(paths)} have {' and '.join(map(str, counts))} lines; "
-            "they must be parallel, line by line"
-        )
 
 
 def patch_build_vocab(module: Any) -> None:
     """``onmt.bin.build_vocab``: what cannot be written is told before anything is counted."""
 
-    def checked(original: Callable[..., Any]) -> Callable[..., Any]:
-        def build_vocab_main(opts: Namespace) -> Any:
-            made = [opts.src_vocab] if opts.share_vocab else [opts.src_vocab, opts.tgt_vocab]
-            corpora = read_corpora(opts.data).values()
-            read = [
-                corpus[key] for corpus in corpora for key in corpus if str(key).startswith("path")
-            ]
-            paths = [path for path in made if path]
-            check_outputs(paths, option="vocabulary", inputs=filter(None, [opts.config, *read]))
-            for path in paths:
-                if os.path.exists(path) and not opts.overwrite:
-                    raise UserError(f"{path} exists; remove it, or say -overwrite")
-            return original(opts)
+    @around(module)
+    def build_vocab_main(original: Any, opts: Namespace) -> Any:
+        made = [opts.src_vocab] if opts.share_vocab else [opts.src_vocab, opts.tgt_vocab]
+        corpora = read_corpora(opts.data).values()
+        read = [corpus[key] for corpus in corpora for key in corpus if str(key).startswith("path")]
+        paths = [path for path in made if path]
+        check_outputs(paths, option="vocabulary", inputs=filter(None, [opts.config, *read]))
+        for path in paths:
+            if os.path.exists(path) and not opts.overwrite:
+                raise UserError(f"{path} exists; remove it, or say -overwrite")
+        return original(opts)
 
-        return build_vocab_main
-
-    replace(module, "build_vocab_main", checked)
     patch_command(module)
 
 
 def patch_average(module: Any) -> None:
     """``onmt.bin.average_models``: only checkpoints with the same normalizers have a mean."""
 
-    def checked(original: Callable[..., Any]) -> Callable[..., Any]:
-        def average_models(*args: Any, **kwargs: Any) -> Any:
-            module.torch = AveragingTorch()
-            return original(*args, **kwargs)
+    @around(module)
+    def average_models(original: Any, *args: Any, **kwargs: Any) -> Any:
+        module.torch = AveragingTorch()
+        return original(*args, **kwargs)
 
-        return average_models
-
-    replace(module, "average_models", checked)
-    module.torch = AveragingTorch()
     patch_command(module)
 
 
 def patch_model_saver(module: Any) -> None:
     """``onmt.models.model_saver``: atomic saving, safe loading, no litter of killed runs."""
 
-    def swept(original: Callable[..., Any]) -> Callable[..., Any]:
-        def build_model_saver(model_opt: Namespace, opt: Namespace, *args: Any, **kw: Any) -> Any:
-            sweep(opt.save_model)
-            return original(model_opt, opt, *args, **kw)
-
-        return build_model_saver
-
     module.torch = CheckpointTorch()
-    replace(module, "build_model_saver", swept)
+
+    @around(module)
+    def build_model_saver(original: Any, model_opt: Any, opt: Any, *args: Any, **kw: Any) -> Any:
+        sweep(opt.save_model)
+        return original(model_opt, opt, *args, **kw)
+
     if versions.saves_safetensors(module.ModelSaver):
         _save_safetensors_whole(module.ModelSaver)
 
 
 def _save_safetensors_whole(saver: Any) -> None:
     """3.5.1 can put the weights into a file of their own: that one, too, is whole or not there."""
-    original = saver._st_save
 
-    @functools.wraps(original)
-    def _st_save(self: Any, step: int, model: Any) -> Any:
+    @around(saver)
+    def _st_save(original: Any, self: Any, step: int, model: Any) -> Any:
         try:
             import safetensors.torch as library
         except ImportError:
@@ -199,30 +163,24 @@ def _save_safetensors_whole(saver: Any) -> None:
         finally:
             library.save_file = write
 
-    saver._st_save = _st_save
-
 
 def patch_server(module: Any) -> None:
     """``onmt.translate.translation_server``: a client that asks for a bad model gets an answer."""
-    model = module.ServerModel
-    load, unload = model.load, model.unload
 
-    @functools.wraps(load)
-    def load_or_tell(self: Any, preload: bool = False) -> None:
+    @around(module.ServerModel)
+    def load(original: Any, self: Any, preload: bool = False) -> None:
         try:
-            load(self, preload)
+            original(self, preload)
         except UserError as error:
             if preload:  # the server is starting: stop it with that sentence
                 raise
             self.loading_lock.set()  # or the next client waits for a load that has ended
             raise module.ServerModelError(str(error)) from error
 
-    @functools.wraps(unload)
-    def unload_if_loaded(self: Any) -> None:
+    @around(module.ServerModel)
+    def unload(original: Any, self: Any) -> None:
         if self.loaded:  # the server unloads after every error, also one of loading
-            unload(self)
-
-    model.load, model.unload = load_or_tell, unload_if_loaded
+            original(self)
 
 
 def patch_server_command(module: Any) -> None:

@@ -12,9 +12,8 @@ out of the support leaves it by the best way.
 
 from __future__ import annotations
 
-import functools
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from onmt_evsoftmax.normalizers.registry import get_loss, get_normalizer
-from onmt_evsoftmax.opennmt.patching import replace
+from onmt_evsoftmax.opennmt.patching import around
 from onmt_evsoftmax.opennmt.settings import STOCK, Settings, record_of
 from onmt_evsoftmax.report.console import UserError
 
@@ -90,11 +89,11 @@ def emitting(outputs: list[Output]) -> Iterator[None]:
 
 def patch_translator(module: Any) -> None:
     """``onmt.translate.translator``: the search works on the model's own probabilities."""
-    inference = module.Inference
-    original = inference._decode_and_generate
 
-    @functools.wraps(original)
-    def _decode_and_generate(self: Any, *args: Any, step: Any = None, **kwargs: Any) -> Any:
+    @around(module.Inference)
+    def _decode_and_generate(
+        original: Any, self: Any, *args: Any, step: Any = None, **kwargs: Any
+    ) -> Any:
         outputs = outputs_of(self.model)
         if not outputs:
             return original(self, *args, step=step, **kwargs)
@@ -103,8 +102,6 @@ def patch_translator(module: Any) -> None:
         if step is not None:  # a search; without a step it is scoring, where 0 is 0
             log_probs = searchable(log_probs, outputs)
         return log_probs, attention
-
-    inference._decode_and_generate = _decode_and_generate
 
 
 def searchable(log_probs: Tensor, outputs: list[Output]) -> Tensor:
@@ -117,23 +114,19 @@ def searchable(log_probs: Tensor, outputs: list[Output]) -> Tensor:
 def patch_ensemble(module: Any) -> None:
     """``onmt.decoders.ensemble``: members with zeros are averaged as probabilities or not."""
 
-    def checked(original: Callable[..., Any]) -> Callable[..., Any]:
-        def load_test_model(opt: Namespace, *args: Any, **kwargs: Any) -> Any:
-            vocabs, model, options = original(opt, *args, **kwargs)
-            if outputs_of(model):
-                if not opt.avg_raw_probs:
-                    raise UserError(
-                        "the output layer of a model in this ensemble gives probabilities of 0, "
-                        "whose logarithms cannot be averaged: add -avg_raw_probs"
-                    )
-                for member in model.models:
-                    if not hasattr(member, "output_normalizer"):
-                        attach_output(member, STOCK)
-            return vocabs, model, options
-
-        return load_test_model
-
-    replace(module, "load_test_model", checked)
+    @around(module)
+    def load_test_model(original: Any, opt: Namespace, *args: Any, **kwargs: Any) -> Any:
+        vocabs, model, options = original(opt, *args, **kwargs)
+        if outputs_of(model):
+            if not opt.avg_raw_probs:
+                raise UserError(
+                    "the output layer of a model in this ensemble gives probabilities of 0, "
+                    "whose logarithms cannot be averaged: add -avg_raw_probs"
+                )
+            for member in model.models:
+                if not hasattr(member, "output_normalizer"):
+                    attach_output(member, STOCK)
+        return vocabs, model, options
 
 
 class Loss(nn.Module):
@@ -157,15 +150,11 @@ class Loss(nn.Module):
 
 def patch_loss(module: Any) -> None:
     """``onmt.utils.loss``: each generator function is trained with the loss that belongs to it."""
-    compute = module.LossCompute
-    original = compute.from_opts.__func__
 
-    @functools.wraps(original)
-    def from_opts(cls: Any, opt: Namespace, model: Any, vocab: Any, train: bool = True) -> Any:
-        built = original(cls, opt, model, vocab, train=train)
+    @around(module.LossCompute)
+    def from_opts(original: Any, cls: Any, opt: Namespace, *args: Any, **kwargs: Any) -> Any:
+        built = original(cls, opt, *args, **kwargs)
         name = Settings.of(opt).generator
         if name != STOCK:
             built.criterion = Loss(name, built.padding_idx, opt.label_smoothing)
         return built
-
-    compute.from_opts = classmethod(from_opts)

@@ -18,13 +18,14 @@ import io
 import math
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
 
 import yaml
 
 from onmt_evsoftmax.opennmt import versions
 from onmt_evsoftmax.opennmt.options import add_parameters_of_others
+from onmt_evsoftmax.opennmt.patching import around
 from onmt_evsoftmax.opennmt.settings import EXTENDED, NORMALIZER_OPTIONS, option_of
 from onmt_evsoftmax.report.console import UserError, unknown_name
 
@@ -32,18 +33,16 @@ from onmt_evsoftmax.report.console import UserError, unknown_name
 def patch_parse(module: Any) -> None:
     """``onmt.utils.parse``: what is written is used, or it is an error."""
     parser_class = module.ArgumentParser
-    build, parse = parser_class.__init__, parser_class.parse_known_args
-    fail = parser_class.error
 
-    @functools.wraps(build)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        build(self, *args, **kwargs)
+    @around(parser_class)
+    def __init__(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
         reader = self._config_file_parser
         read = reader.parse
         reader.parse = lambda stream: read(_checked_yaml(stream))
 
-    @functools.wraps(parse)
-    def parse_known_args(self: Any, *args: Any, **kwargs: Any) -> tuple[Namespace, list[str]]:
+    @around(parser_class)
+    def parse_known_args(parse: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         options, left = parse(self, *args, **kwargs)
         if add_parameters_of_others(self, _keys(left)):
             options, left = parse(self, *args, **kwargs)
@@ -51,22 +50,15 @@ def patch_parse(module: Any) -> None:
         _check_numbers(options)
         return options, left
 
-    def with_checked_data(original: Callable[..., None]) -> Callable[..., None]:
-        def _validate_data(cls: Any, opt: Namespace) -> None:
-            _check_data(opt, module)
-            original(cls, opt)
-
-        return _validate_data
-
-    def error(self: Any, message: str) -> None:
+    @around(parser_class)
+    def error(original: Any, self: Any, message: str) -> None:
         # It may quote a number of 5000 digits.
-        fail(self, message if len(message) < 1000 else f"{message[:300]}…")
+        original(self, message if len(message) < 1000 else f"{message[:300]}…")
 
-    parser_class.__init__, parser_class.error = __init__, error
-    parser_class.parse_known_args = parse_known_args
-    checker = module.DataOptsCheckerMixin
-    validate = checker._validate_data.__func__
-    checker._validate_data = classmethod(functools.wraps(validate)(with_checked_data(validate)))
+    @around(module.DataOptsCheckerMixin)
+    def _validate_data(original: Any, cls: Any, opt: Namespace) -> None:
+        _check_data(opt, module)
+        original(cls, opt)
 
 
 # --- YAML files -----------------------------------------------------------------------------------
@@ -193,6 +185,28 @@ def known_keys(parser_class: Any) -> set[str]:
         for action in parser._actions
         for text in action.option_strings
     }
+
+
+def check_training_keys(changes: Mapping[str, Any]) -> None:
+    """Refuse keys and values of ``--set`` that ``onmt_train`` would refuse hours later."""
+    import onmt.opts as opts
+    from onmt.utils.parse import ArgumentParser
+
+    def fail(message: str) -> NoReturn:
+        raise UserError(message)
+
+    parser = ArgumentParser()
+    parser.error = fail
+    opts.train_opts(parser)
+    required = (action.option_strings[0] for action in parser._actions if action.required)
+    words = [word for option in required for word in (option, "x")]
+    for key, value in changes.items():
+        listed = value if isinstance(value, list) else [value]
+        words += [f"-{key}", *map(str, listed)] if value is not True else [f"-{key}"]
+    try:
+        parser.parse_args(words)
+    except UserError as error:
+        raise UserError(f"--set: {error}") from error
 
 
 #: Options of the stock commands that are at least 1, and those that are from 0 to 1.

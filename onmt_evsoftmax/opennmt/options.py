@@ -15,7 +15,7 @@ from onmt_evsoftmax.normalizers.registry import (
     own_records,
     records,
 )
-from onmt_evsoftmax.opennmt.patching import replace
+from onmt_evsoftmax.opennmt.patching import around
 from onmt_evsoftmax.opennmt.settings import (
     BACKENDS,
     EXTENDED,
@@ -218,19 +218,12 @@ def add_parameters_of_others(parser: Any, keys: Iterable[str]) -> bool:
 def patch_opts(module: Any) -> None:
     """``onmt.opts``: our options appear wherever the model's or translation's do."""
 
-    def with_model_options(original: Callable[..., None]) -> Callable[..., None]:
-        def model_opts(parser: Any) -> None:
-            original(parser)
-            add_to_model(parser)
+    @around(module)
+    def model_opts(original: Any, parser: Any) -> None:
+        original(parser)
+        add_to_model(parser)
 
-        return model_opts
-
-    def with_translate_options(original: Callable[..., None]) -> Callable[..., None]:
-        def translate_opts(parser: Any, *args: Any, **kwargs: Any) -> None:
-            original(parser, *args, **kwargs)
-            add_to_translate(parser)
-
-        return translate_opts
-
-    replace(module, "model_opts", with_model_options)
-    replace(module, "translate_opts", with_translate_options)
+    @around(module)
+    def translate_opts(original: Any, parser: Any, *args: Any, **kwargs: Any) -> None:
+        original(parser, *args, **kwargs)
+        add_to_translate(parser)

@@ -1,23 +1,45 @@
-"""How functions of OpenNMT-py are replaced, also where other modules hold a copy of the name."""
+"""How functions of a toolkit are wrapped in ours, also where other modules hold a copy of them."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable
-from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def replace(module: ModuleType, name: str, make: Callable[[Callable[..., Any]], Any]) -> None:
-    """Replace ``module.name`` by ``make(original)``, and every ``from module import name`` of it.
+def around(owner: Any, *names: str) -> Callable[[Function], Function]:
+    """Put the decorated function around those of ``owner``, a module or a class.
 
-    Modules of OpenNMT-py that are imported later take the new function from ``module`` themselves.
+    They are the functions called ``names``, or the one with its own name. It is called in their
+    place, with the original before their arguments.
     """
-    original = getattr(module, name)
-    replacement = functools.wraps(original)(make(original))
-    for other in [module, *sys.modules.values()]:
-        if getattr(other, "__name__", "").partition(".")[0] == "onmt" and (
-            other.__dict__.get(name) is original
-        ):
-            setattr(other, name, replacement)
+
+    def decorate(function: Function) -> Function:
+        for name in names or (function.__name__,):
+            _replace(owner, name, function)
+        return function
+
+    return decorate
+
+
+def _replace(owner: Any, name: str, function: Callable[..., Any]) -> None:
+    stored = inspect.getattr_static(owner, name)
+    original = stored.__func__ if isinstance(stored, classmethod) else stored
+
+    @functools.wraps(original)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        return function(original, *args, **kwargs)
+
+    setattr(owner, name, classmethod(replacement) if original is not stored else replacement)
+    # Modules that are imported later take it from its own module themselves.
+    if original.__module__ == getattr(owner, "__name__", None):
+        toolkit = owner.__name__.partition(".")[0]
+        for other in list(sys.modules.values()):
+            if getattr(other, "__name__", "").partition(".")[0] == toolkit and (
+                other.__dict__.get(name) is original
+            ):
+                setattr(other, name, replacement)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from onmt_evsoftmax.opennmt import versions
-from onmt_evsoftmax.opennmt.patching import replace
+from onmt_evsoftmax.opennmt.patching import around
 from onmt_evsoftmax.opennmt.settings import (
     STOCK,
     Settings,
@@ -33,26 +32,24 @@ _NAMES = "onmt_evsoftmax names"
 def patch_train_single(module: Any) -> None:
     """``onmt.train_single``: with ``train_from``, what is written wins, the rest is inherited."""
 
-    def with_ours(original: Callable[..., Namespace]) -> Callable[..., Namespace]:
-        def _get_model_opts(opt: Namespace, checkpoint: dict[str, Any] | None = None) -> Namespace:
-            overrides = written(opt)
-            model_opt = original(opt, checkpoint=checkpoint)
-            if checkpoint is not None:
-                checkpoint[_NAMES] = list(checkpoint.get("model", ()))
-                stored = checkpoint["opt"]
-                for name in options_of(opt, stored):
-                    setattr(model_opt, name, getattr(stored, name, None) or default(name))
-                if changes := override(model_opt, overrides):
-                    module.logger.warning(overridden(changes, f"the checkpoint {opt.train_from}"))
-                # The loss and the optimizer are built from the command's own options.
-                for name in options_of(opt, model_opt):
-                    setattr(opt, name, getattr(model_opt, name, None))
-            _check_training(opt, module.logger)
-            return model_opt
-
-        return _get_model_opts
-
-    replace(module, "_get_model_opts", with_ours)
+    @around(module)
+    def _get_model_opts(
+        original: Any, opt: Namespace, checkpoint: dict[str, Any] | None = None
+    ) -> Any:
+        overrides = written(opt)
+        model_opt = original(opt, checkpoint=checkpoint)
+        if checkpoint is not None:
+            checkpoint[_NAMES] = list(checkpoint.get("model", ()))
+            stored = checkpoint["opt"]
+            for name in options_of(opt, stored):
+                setattr(model_opt, name, getattr(stored, name, None) or default(name))
+            if changes := override(model_opt, overrides):
+                module.logger.warning(overridden(changes, f"the checkpoint {opt.train_from}"))
+            # The loss and the optimizer are built from the command's own options.
+            for name in options_of(opt, model_opt):
+                setattr(opt, name, getattr(model_opt, name, None))
+        _check_training(opt, module.logger)
+        return model_opt
 
 
 def overridden(changes: list[str], loser: str) -> str:
@@ -113,12 +110,13 @@ def load_learned(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 def patch_model(module: Any) -> None:
     """``onmt.models.model``: where loading is strict, alphas may be new, or no longer wanted."""
-    original = module.BaseModel.load_state_dict
     if not versions.loads_strictly(module.BaseModel):
         return
 
-    @functools.wraps(original)
-    def load_state_dict(self: Any, checkpoint: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    @around(module.BaseModel)
+    def load_state_dict(
+        original: Any, self: Any, checkpoint: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Any:
         weights, state = checkpoint["model"], self.state_dict()
         mine = learned(state)
         for name in set(learned(weights)) - set(mine):
@@ -129,23 +127,17 @@ def patch_model(module: Any) -> None:
             weights[f"generator.{name}"] = checkpoint["generator"].pop(name)
         return original(self, checkpoint, *args, **kwargs)
 
-    module.BaseModel.load_state_dict = load_state_dict
-
 
 def patch_optimizers(module: Any) -> None:
     """``onmt.utils.optimizers``: optimizer state survives alphas that come or go."""
-    optimizer = module.Optimizer
-    original = optimizer.from_opt.__func__
 
-    @functools.wraps(original)
+    @around(module.Optimizer)
     def from_opt(
-        cls: Any, model: nn.Module, opt: Namespace, checkpoint: dict[str, Any] | None = None
+        original: Any, cls: Any, model: nn.Module, opt: Namespace, checkpoint: Any = None
     ) -> Any:
         if checkpoint is not None and _NAMES in checkpoint:
             _match_optimizer(model, checkpoint)
         return original(cls, model, opt, checkpoint=checkpoint)
-
-    optimizer.from_opt = classmethod(from_opt)
 
 
 def _match_optimizer(model: nn.Module, checkpoint: dict[str, Any]) -> None:

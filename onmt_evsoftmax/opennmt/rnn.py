@@ -7,13 +7,13 @@ module looks up by name at every call; that look-up is the seam.
 from __future__ import annotations
 
 import contextvars
-import functools
 from typing import Any
 
 from torch import Tensor, nn
 
 from onmt_evsoftmax.normalizers.registry import get_normalizer
 from onmt_evsoftmax.opennmt.modules import AttentionNormalizer
+from onmt_evsoftmax.opennmt.patching import around
 from onmt_evsoftmax.opennmt.settings import STOCK
 
 # The normalizer of the attention whose forward is running, and the source lengths of the decoder
@@ -28,20 +28,24 @@ _source_lengths: contextvars.ContextVar[Tensor | None] = contextvars.ContextVar(
 
 def patch_global_attention(module: Any) -> None:
     """``onmt.modules.global_attention``: any name of the registry is an ``attn_func``."""
-    attention = module.GlobalAttention
-    build, run, upstream_sparsemax = attention.__init__, attention.forward, module.sparsemax
 
-    @functools.wraps(build)
+    @around(module.GlobalAttention)
     def __init__(
-        self: Any, dim: int, coverage: bool = False, attn_type: str = "dot", attn_func: str = STOCK
+        original: Any,
+        self: Any,
+        dim: int,
+        coverage: bool = False,
+        attn_type: str = "dot",
+        attn_func: str = STOCK,
     ) -> None:
-        build(self, dim, coverage, attn_type, STOCK)
+        original(self, dim, coverage, attn_type, STOCK)
         if attn_func != STOCK:
             self.attn_func = attn_func
             self.normalizer = AttentionNormalizer(get_normalizer(attn_func))
 
-    @functools.wraps(run)
+    @around(module.GlobalAttention)
     def forward(
+        original: Any,
         self: Any,
         src: Tensor,
         enc_out: Tensor,
@@ -49,36 +53,34 @@ def patch_global_attention(module: Any) -> None:
         coverage: Tensor | None = None,
     ) -> Any:
         if self.attn_func == STOCK:
-            return run(self, src, enc_out, src_len, coverage)
+            return original(self, src, enc_out, src_len, coverage)
         token = _normalizer.set(self.normalizer)
         try:
             lengths = _source_lengths.get() if src_len is None else src_len
-            return run(self, src, enc_out, lengths, coverage)
+            return original(self, src, enc_out, lengths, coverage)
         finally:
             _normalizer.reset(token)
 
-    def sparsemax(scores: Tensor, dim: int) -> Tensor:
+    @around(module)
+    def sparsemax(original: Any, scores: Tensor, dim: int) -> Any:
         normalizer = _normalizer.get()
-        return upstream_sparsemax(scores, dim) if normalizer is None else normalizer(scores)
-
-    attention.__init__ = __init__
-    attention.forward = forward
-    module.sparsemax = sparsemax
+        return original(scores, dim) if normalizer is None else normalizer(scores)
 
 
 def patch_decoder(module: Any) -> None:
     """``onmt.decoders.decoder``: the copy attention learns the source lengths, too."""
-    decoder = module.RNNDecoderBase
-    run = decoder.forward
 
-    @functools.wraps(run)
+    @around(module.RNNDecoderBase)
     def forward(
-        self: Any, tgt: Tensor, enc_out: Tensor, src_len: Tensor | None = None, **kwargs: Any
+        original: Any,
+        self: Any,
+        tgt: Tensor,
+        enc_out: Tensor,
+        src_len: Tensor | None = None,
+        **kwargs: Any,
     ) -> Any:
         token = _source_lengths.set(src_len)
         try:
-            return run(self, tgt, enc_out, src_len=src_len, **kwargs)
+            return original(self, tgt, enc_out, src_len=src_len, **kwargs)
         finally:
             _source_lengths.reset(token)
-
-    decoder.forward = forward

@@ -6,17 +6,16 @@ can go. None of them has to do with normalizers.
 
 from __future__ import annotations
 
-import functools
 import os
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from onmt_evsoftmax.opennmt import versions
-from onmt_evsoftmax.opennmt.patching import replace
+from onmt_evsoftmax.opennmt.patching import around
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.report.files import lines_of
 
@@ -24,22 +23,16 @@ from onmt_evsoftmax.report.files import lines_of
 def patch_misc(module: Any) -> None:
     """``onmt.utils.misc``: a vocabulary may be written into the current folder."""
 
-    def with_folder(original: Callable[..., None]) -> Callable[..., None]:
-        def check_path(path: str, *args: Any, **kwargs: Any) -> None:
-            original(path if os.path.dirname(path) else os.path.join(".", path), *args, **kwargs)
-
-        return check_path
-
-    replace(module, "check_path", with_folder)
+    @around(module)
+    def check_path(original: Any, path: str, *args: Any, **kwargs: Any) -> None:
+        original(path if os.path.dirname(path) else os.path.join(".", path), *args, **kwargs)
 
 
 def patch_text_corpus(module: Any) -> None:
     """``onmt.inputters.text_corpus``: text that is not UTF-8 is told with its file and line."""
-    corpus = module.ParallelCorpus
-    original = corpus.load
 
-    @functools.wraps(original)
-    def load(self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+    @around(module.ParallelCorpus)
+    def load(original: Any, self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
         try:
             yield from original(self, *args, **kwargs)
         except UnicodeDecodeError:
@@ -48,38 +41,30 @@ def patch_text_corpus(module: Any) -> None:
                     pass  # at the line that cannot be decoded, this is a UserError
             raise
 
-    corpus.load = load
-
 
 def patch_inputter(module: Any) -> None:
     """``onmt.inputters.inputter``: a file that is no vocabulary is told as such."""
 
-    def told(original: Callable[..., Any]) -> Callable[..., Any]:
-        def _read_vocab_file(path: str, *args: Any, **kwargs: Any) -> Any:
-            try:
-                return original(path, *args, **kwargs)
-            except (IndexError, ValueError) as error:  # empty, no UTF-8, or a count that is none
-                raise UserError(
-                    f"the vocabulary {path} is not a list of words in UTF-8, one on a line"
-                ) from error
-
-        return _read_vocab_file
-
-    replace(module, "_read_vocab_file", told)
+    @around(module)
+    def _read_vocab_file(original: Any, path: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(path, *args, **kwargs)
+        except (IndexError, ValueError) as error:  # empty, no UTF-8, or a count that is none
+            raise UserError(
+                f"the vocabulary {path} is not a list of words in UTF-8, one on a line"
+            ) from error
 
 
 def patch_attention(module: Any) -> None:
     """``onmt.modules.multi_headed_attn``: heads that do not divide the model's size are told."""
-    attention = module.MultiHeadedAttention
-    build = attention.__init__
 
-    @functools.wraps(build)
-    def __init__(self: Any, head_count: int, model_dim: int, *args: Any, **kwargs: Any) -> None:
+    @around(module.MultiHeadedAttention)
+    def __init__(
+        original: Any, self: Any, head_count: int, model_dim: int, *args: Any, **kwargs: Any
+    ) -> None:
         if model_dim % head_count:
             raise UserError(f"heads: {head_count} cannot share a hidden_size of {model_dim} evenly")
-        build(self, head_count, model_dim, *args, **kwargs)
-
-    attention.__init__ = __init__
+        original(self, head_count, model_dim, *args, **kwargs)
 
 
 def patch_beam_search(module: Any) -> None:
@@ -91,11 +76,9 @@ def patch_beam_search(module: Any) -> None:
     search = module.BeamSearchBase
     time_first = versions.is_time_first(search)
     _accept_any_layout(search, time_first)
-    reader = "update_finished" if time_first else "beams_non_finished"
-    original = getattr(search, reader)
 
-    @functools.wraps(original)
-    def with_own_lengths(self: Any, *args: Any) -> Any:
+    @around(search, "update_finished" if time_first else "beams_non_finished")
+    def with_own_lengths(original: Any, self: Any, *args: Any) -> Any:
         if time_first and isinstance(self, module.BeamSearchLM):
             return original(self, *args)  # it has no source to cut
         stored = self.src_len
@@ -107,8 +90,6 @@ def patch_beam_search(module: Any) -> None:
         finally:
             self.src_len = stored
 
-    setattr(search, reader, with_own_lengths)
-
 
 def patch_greedy_search(module: Any) -> None:
     """``onmt.translate.greedy_search``: the same for sampling and greedy search."""
@@ -117,32 +98,26 @@ def patch_greedy_search(module: Any) -> None:
     _accept_any_layout(search, time_first)
     if not time_first:
         return
-    original = search.update_finished
 
-    @functools.wraps(original)
-    def update_finished(self: Any) -> None:
+    @around(search)
+    def update_finished(original: Any, self: Any) -> None:
         # 3.0.4 forgets to drop the lengths of the sentences that have finished.
         alive = ~self.is_finished.view(-1)
         original(self)
         if not self.done and not isinstance(self, module.GreedySearchLM):
             self.src_len = self.src_len[alive]
 
-    search.update_finished = update_finished
-
 
 def _accept_any_layout(search: Any, time_first: bool) -> None:
     """Decoders return attention as (beams, 1, source) or (1, beams, source); turn it if needed."""
-    original = search.advance
 
-    @functools.wraps(original)
-    def advance(self: Any, log_probs: Tensor, attn: Tensor | None) -> None:
+    @around(search)
+    def advance(original: Any, self: Any, log_probs: Tensor, attn: Tensor | None) -> None:
         if attn is not None and attn.dim() == 3:
             wrong = attn.size(1) if time_first else attn.size(0)
             if wrong == 1 and log_probs.size(0) != 1:
                 attn = attn.transpose(0, 1)
         original(self, log_probs, attn)
-
-    search.advance = advance
 
 
 def patch_alibi(module: Any) -> None:
@@ -151,41 +126,30 @@ def patch_alibi(module: Any) -> None:
     After a forced pass (gold scores, validation) 3.5.1 would give every decoding step the bias of
     the first position.
     """
-    bias = module.AlibiPositionalBias
-    original = bias.forward
 
-    @functools.wraps(original)
-    def forward(self: Any, qk_dots: Tensor) -> Tensor:
+    @around(module.AlibiPositionalBias)
+    def forward(original: Any, self: Any, qk_dots: Tensor) -> Any:
         if self.bias is not None and self.bias.shape[-2:] != qk_dots.shape[-2:]:
             self.bias = None
         return original(self, qk_dots)
-
-    bias.forward = forward
 
 
 def patch_translator(module: Any) -> None:
     """``onmt.translate.translator``: alignments from a layer that exists, or a sentence."""
 
-    def with_alignment_layer(original: Callable[..., Any]) -> Callable[..., Any]:
-        def build_translator(opt: Namespace, *args: Any, **kwargs: Any) -> Any:
-            translator = original(opt, *args, **kwargs)
-            if opt.report_align:
-                members = getattr(translator.model, "models", [translator.model])
-                for model in members:
-                    _set_alignment_layer(model.decoder, getattr(opt, "alignment_layer", None))
-            return translator
+    @around(module)
+    def build_translator(original: Any, opt: Namespace, *args: Any, **kwargs: Any) -> Any:
+        translator = original(opt, *args, **kwargs)
+        if opt.report_align:
+            members = getattr(translator.model, "models", [translator.model])
+            for model in members:
+                _set_alignment_layer(model.decoder, getattr(opt, "alignment_layer", None))
+        return translator
 
-        return build_translator
-
-    def with_nothing(original: Callable[..., Any]) -> Callable[..., Any]:
-        def tile(x: Any, *args: Any, **kwargs: Any) -> Any:
-            # 3.0.4 also tiles the encoder's final state, which a transformer does not have.
-            return None if x is None else original(x, *args, **kwargs)
-
-        return tile
-
-    replace(module, "build_translator", with_alignment_layer)
-    replace(module, "tile", with_nothing)
+    @around(module)
+    def tile(original: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+        # 3.0.4 also tiles the encoder's final state, which a transformer does not have.
+        return None if x is None else original(x, *args, **kwargs)
 
 
 def _set_alignment_layer(decoder: Any, layer: int | None) -> None:
@@ -203,25 +167,17 @@ def _set_alignment_layer(decoder: Any, layer: int | None) -> None:
 
 def patch_inference_engine(module: Any) -> None:
     """``onmt.inference_engine``: 3.5.1 forgets the data that a copy model needs to decode."""
-    engine = module.InferenceEnginePY
-    build = engine.__init__
 
-    @functools.wraps(build)
-    def __init__(self: Any, opt: Namespace) -> None:
-        build(self, opt)
+    @around(module.InferenceEnginePY)
+    def __init__(original: Any, self: Any, opt: Namespace) -> None:
+        original(self, opt)
         if hasattr(self, "translator"):  # not where several processes share a model
             opt.copy_attn = self.translator.copy_attn
 
-    def with_copying(original: Callable[..., Any]) -> Callable[..., Any]:
-        def build_dynamic_dataset_iter(opt: Namespace, *args: Any, **kwargs: Any) -> Any:
-            kwargs.setdefault("copy", getattr(opt, "copy_attn", False))
-            return original(opt, *args, **kwargs)
-
-        return build_dynamic_dataset_iter
-
-    engine.__init__ = __init__
-    original = module.build_dynamic_dataset_iter
-    module.build_dynamic_dataset_iter = functools.wraps(original)(with_copying(original))
+    @around(module)
+    def build_dynamic_dataset_iter(original: Any, opt: Namespace, *args: Any, **kwargs: Any) -> Any:
+        kwargs.setdefault("copy", getattr(opt, "copy_attn", False))
+        return original(opt, *args, **kwargs)
 
 
 def patch_train_single(module: Any) -> None:
@@ -230,13 +186,10 @@ def patch_train_single(module: Any) -> None:
     Both versions deal the sentences out to the GPUs of one machine, so the first GPU of every
     machine reads the same ones, and a second machine adds nothing.
     """
-    original = module.build_dynamic_dataset_iter
 
-    @functools.wraps(original)
-    def build_dynamic_dataset_iter(opt: Namespace, *args: Any, **kwargs: Any) -> Any:
+    @around(module)
+    def build_dynamic_dataset_iter(original: Any, opt: Namespace, *args: Any, **kwargs: Any) -> Any:
         here = len(opt.gpu_ranks)
         if "stride" in kwargs and versions.is_data_parallel(opt) and 0 < here < opt.world_size:
             kwargs.update(stride=opt.world_size, offset=opt.gpu_ranks[kwargs["offset"]])
         return original(opt, *args, **kwargs)
-
-    module.build_dynamic_dataset_iter = build_dynamic_dataset_iter

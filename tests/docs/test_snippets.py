@@ -94,7 +94,7 @@ def check_options(words: list[str]) -> None:
 
 
 def check_keys(changes: list[str]) -> None:
-    from onmt_evsoftmax.opennmt.training_keys import check_training_keys
+    from onmt_evsoftmax.opennmt.keys import check_training_keys
 
     check_training_keys(runs.changes(changes))
 
