@@ -162,7 +162,7 @@ def test_reading_names_file_and_line(tmp_path):
     with pytest.raises(UserError, match=r"cannot read .*missing"):
         files.read_lines(tmp_path / "missing")
     with pytest.raises(UserError, match="a has 2 lines but b has 1"):
-        files.same_length([("a", ["x", "y"]), ("b", ["x"])])
+        files.same_length([("a", 2), ("b", 1)])
 
 
 def test_the_readme_session_is_true():

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from itertools import zip_longest
 
 from onmt_evsoftmax.report.console import UserError
-from onmt_evsoftmax.report.files import lines_of, replacing
+from onmt_evsoftmax.report.files import lines_of, replacing, same_length
 
 PathLike = str | os.PathLike[str]
 Pair = tuple[str, str]
@@ -29,10 +29,7 @@ def paired(
         if left is None or right is None:
             rest = number + sum(1 for _ in (theirs if left is None else ours))
             counts = (number - 1, rest) if left is None else (rest, number - 1)
-            raise UserError(
-                f"{source} has {counts[0]} lines but {target} has {counts[1]}; "
-                "they must be parallel, line by line"
-            )
+            same_length([(source, counts[0]), (target, counts[1])])  # which they have not
         filled[0] += not left.isspace() and left != ""
         filled[1] += not right.isspace() and right != ""
         yield left, right

@@ -108,12 +108,12 @@ def need_file(path: str | os.PathLike[str]) -> None:
         raise UserError(f"{path} is not a file that can be read twice; save it to one first")
 
 
-def same_length(files: Sequence[tuple[str | os.PathLike[str], Sequence[str]]]) -> None:
-    """Refuse parallel files that do not have the same number of lines, naming the numbers."""
-    (first, lines), *others = files
-    for path, other in others:
-        if len(other) != len(lines):
+def same_length(files: Sequence[tuple[str | os.PathLike[str], int]]) -> None:
+    """Refuse parallel files, each with its number of lines, whose numbers differ."""
+    for path, lines in files[1:]:
+        first, wanted = files[0]
+        if lines != wanted:
             raise UserError(
-                f"{first} has {len(lines)} lines but {path} has {len(other)}; "
+                f"{first} has {wanted} lines but {path} has {lines}; "
                 "they must be parallel, line by line"
             )

@@ -196,7 +196,7 @@ def _read(
     if paths.count("-") > 1:
         raise UserError("standard input (-) can be read once; use files for the rest")
     lines = {path: _text(path, options) for path in dict.fromkeys(paths)}
-    same_length([(path, lines[path]) for path in paths])
+    same_length([(path, len(lines[path])) for path in paths])
     blank = [path for path in paths if not any(lines[path])]
     outputs = paths[len(references) :]
     for path in blank:

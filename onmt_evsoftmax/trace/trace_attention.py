@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 from onmt_evsoftmax.corpora.marks import SCHEMES
 from onmt_evsoftmax.report import console
 from onmt_evsoftmax.report.console import UserError, command_line, whole
+from onmt_evsoftmax.report.files import same_length
 from onmt_evsoftmax.report.outputs import check_outputs
 from onmt_evsoftmax.report.progress import progress
 from onmt_evsoftmax.trace.record import KINDS, Record, encode
@@ -172,11 +173,7 @@ class _Text:
         split = splitter(options.subword_model)
         source = check_text(options.src)
         target = check_text(options.tgt) if options.tgt else None
-        if target and target.sentences != source.sentences:
-            raise UserError(
-                f"{source.path} has {source.sentences} lines but {target.path} has "
-                f"{target.sentences}; they must be parallel, line by line"
-            )
+        same_length([(text.path, text.sentences) for text in (source, target) if text])
         return cls(source, target, split)
 
 

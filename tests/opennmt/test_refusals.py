@@ -77,7 +77,7 @@ class TestMistakes:
             (("-src", "no-lines"), "no-lines is empty; it must have at least one line"),
             (
                 ("-src", "test.src", "-tgt", "two-lines"),
-                "test.src and two-lines have 32 and 2 lines; they must be parallel, line by line",
+                "test.src has 32 lines but two-lines has 2; they must be parallel, line by line",
             ),
         ):
             done = bench.run("translate", "-model", model, *texts, "-output", "no.out", code=2)
