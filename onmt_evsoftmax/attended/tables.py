@@ -15,6 +15,7 @@ from onmt_evsoftmax.attended.moments import Summary
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.report.statistics import Mean, number
 from onmt_evsoftmax.report.table import Table, as_json
+from onmt_evsoftmax.trace import Kind
 
 TABLES = ("kind", "layer", "head", "length", "position", "derived", "paper")
 _COLUMNS = ("attended", "sd", "available", "density", "entropy", "diversity")
@@ -224,9 +225,12 @@ def _entry_json(entry: Entry) -> dict[str, Any]:
         },
         "kinds": {
             kind: {
-                **_kind_json(one, header.kinds[kind].normalizer, header.kinds[kind].alphas),
+                **_kind_json(one, header.kinds[kind]),
                 "derived": {
-                    name: [_layer_json(kinds[kind], layer) for layer in range(one.layers)]
+                    name: [
+                        {"layer": layer + 1, **_measures(kinds[kind], layer)}
+                        for layer in range(one.layers)
+                    ]
                     for name, kinds in counts.derived.items()
                     if kind in kinds
                 },
@@ -249,36 +253,31 @@ def _entry_json(entry: Entry) -> dict[str, Any]:
     return result
 
 
-def _layer_json(counts: KindCounts, layer: int) -> dict[str, Any]:
-    measures = {name: m.summary(layer).json() for name, m in counts.measures.items()}
-    return {"layer": layer + 1, **measures}
-
-
-def _kind_json(
-    counts: KindCounts, normalizer: str, alphas: list[list[float]] | None
+def _measures(
+    counts: KindCounts, layer: int = -1, head: int = -1, group: int = 0
 ) -> dict[str, Any]:
-    def measures(layer: int = -1, head: int = -1, group: int = 0) -> dict[str, Any]:
-        return {n: m.summary(layer, head, group).json() for n, m in counts.measures.items()}
+    return {n: m.summary(layer, head, group).json() for n, m in counts.measures.items()}
 
+
+def _kind_json(counts: KindCounts, about: Kind) -> dict[str, Any]:
     layers = []
     for layer in range(counts.layers):
         heads = []
         for head in range(counts.heads):
-            one = {"head": head + 1, **measures(layer, head)}
+            one = {"head": head + 1, **_measures(counts, layer, head)}
             one["histogram"] = counts.histogram[layer, head].tolist()
-            if alphas:
-                one["alpha"] = alphas[layer][head]
+            if about.alphas:
+                one["alpha"] = about.alphas[layer][head]
             heads.append(one)
         diversity = counts.diversity.summary(layer).json()
-        layers.append(
-            {"layer": layer + 1, **measures(layer), "diversity": diversity, "heads": heads}
-        )
+        measures = _measures(counts, layer)
+        layers.append({"layer": layer + 1, **measures, "diversity": diversity, "heads": heads})
     return {
-        "normalizer": normalizer,
-        "all": {**measures(), "diversity": counts.diversity.summary().json()},
+        "normalizer": about.normalizer,
+        "all": {**_measures(counts), "diversity": counts.diversity.summary().json()},
         "layers": layers,
-        "by_source_length": {n: measures(group=g) for g, n in counts.length_groups()},
-        "by_position": {n: measures(group=g) for g, n in counts.position_groups()},
+        "by_source_length": {n: _measures(counts, group=g) for g, n in counts.length_groups()},
+        "by_position": {n: _measures(counts, group=g) for g, n in counts.position_groups()},
     }
 
 

@@ -144,13 +144,10 @@ def _checksum(path: str) -> str:
     """SHA-256 of a checkpoint, or of the files of a folder: of which model a trace is."""
     digest = hashlib.sha256()
     try:
-        folder = (
-            sorted(f for f in Path(path).iterdir() if f.is_file()) if os.path.isdir(path) else ()
-        )
-        for part in folder or [Path(path)]:
+        folder = Path(path).iterdir() if os.path.isdir(path) else ()
+        for part in sorted(file for file in folder if file.is_file()) or [Path(path)]:
             with open(part, "rb") as file:
-                while chunk := file.read(1 << 20):
-                    digest.update(chunk)
+                hashlib.file_digest(file, lambda: digest)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     return digest.hexdigest()
