@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from onmt_evsoftmax.normalizers.registry import title_of
 from onmt_evsoftmax.report.console import UserError, command_line, run
+from onmt_evsoftmax.report.files import split_name
 from onmt_evsoftmax.report.outputs import FIGURES, TABLES, add_output, check_outputs, publish
 from onmt_evsoftmax.report.statistics import Mean, detectable_difference
 from onmt_evsoftmax.report.table import Cell, Marked, Table
@@ -266,8 +267,8 @@ def draw(study: Study, path: Path, ending: str) -> None:
 
 
 def _named(text: str) -> tuple[str, Path]:
-    name, separator, path = text.partition("=")
-    if not separator or not name:
+    name, path = split_name(text)
+    if not name:
         raise UserError(f"--attended needs NAME=FILE, not {text}")
     return name, Path(path)
 

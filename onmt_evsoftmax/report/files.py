@@ -108,6 +108,17 @@ def need_file(path: str | os.PathLike[str]) -> None:
         raise UserError(f"{path} is not a file that can be read twice; save it to one first")
 
 
+def split_name(argument: str) -> tuple[str, str]:
+    """``NAME=FILE`` or ``FILE``, whose own name may have an =, as in ``lr=0.5/model.pt``."""
+    name, equals, path = argument.partition("=")
+    in_folder = "/" in name and not Path(path).exists()
+    if not equals or in_folder or Path(argument).exists():
+        return "", argument
+    if not name or not path:
+        raise UserError(f"{argument}: must be FILE or NAME=FILE")
+    return name, path
+
+
 def same_length(files: Sequence[tuple[str | os.PathLike[str], int]]) -> None:
     """Refuse parallel files, each with its number of lines, whose numbers differ."""
     for path, lines in files[1:]:

@@ -11,7 +11,7 @@ from typing import NoReturn
 from onmt_evsoftmax.corpora.marks import looks_split, undo_subwords
 from onmt_evsoftmax.report import console
 from onmt_evsoftmax.report.console import UserError, command_line, warn, whole
-from onmt_evsoftmax.report.files import read_lines, same_length
+from onmt_evsoftmax.report.files import read_lines, same_length, split_name
 from onmt_evsoftmax.report.outputs import TABLES, add_output, check_outputs, publish
 from onmt_evsoftmax.report.progress import steps
 from onmt_evsoftmax.score.core import score
@@ -170,9 +170,8 @@ def _systems(arguments: Sequence[str]) -> dict[str, list[str]]:
     systems: dict[str, list[str]] = {}
     unnamed: dict[str, str] = {}
     for argument in arguments:
-        name, equals, path = argument.partition("=")
-        if not equals or os.path.exists(argument):  # a folder may be called lr=0.5
-            path = argument
+        name, path = split_name(argument)
+        if not name:
             name = "stdin" if path == "-" else Path(path).stem
             if name in unnamed:
                 raise UserError(
@@ -180,8 +179,6 @@ def _systems(arguments: Sequence[str]) -> dict[str, list[str]]:
                     f"name them: --hyp NAME={path}"
                 )
             unnamed[name] = path
-        if not name or not path:
-            raise UserError(f"--hyp {argument}: must be FILE or NAME=FILE")
         if os.path.realpath(path) in map(os.path.realpath, systems.get(name, ())):
             raise UserError(f"--hyp {argument} is given twice; every run has its own file")
         systems.setdefault(name, []).append(path)

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from onmt_evsoftmax.normalizers.registry import title_of
 from onmt_evsoftmax.report.console import UserError, warn
+from onmt_evsoftmax.report.files import split_name
 from onmt_evsoftmax.trace.record import Record
 from onmt_evsoftmax.trace.storage import TraceReader
 
@@ -68,13 +68,3 @@ def tell_apart(given: Sequence[str], labels: Sequence[str], files: Sequence[str]
         if count > 1:
             raise UserError(f"two inputs are called {name!r}; name them apart with NAME=FILE")
     return names
-
-
-def split_name(argument: str) -> tuple[str, str]:
-    """``NAME=FILE`` or ``FILE``; the name of an existing file may have an =."""
-    name, equals, path = argument.partition("=")
-    if not equals or "/" in name or Path(argument).exists():
-        return "", argument
-    if not name or not path:
-        raise UserError(f"{argument}: must be FILE or NAME=FILE")
-    return name, path

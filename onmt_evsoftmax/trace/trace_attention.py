@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NoReturn
 from onmt_evsoftmax.corpora.marks import SCHEMES
 from onmt_evsoftmax.report import console
 from onmt_evsoftmax.report.console import UserError, command_line, whole
-from onmt_evsoftmax.report.files import same_length
+from onmt_evsoftmax.report.files import same_length, split_name
 from onmt_evsoftmax.report.outputs import check_outputs
 from onmt_evsoftmax.report.progress import progress
 from onmt_evsoftmax.trace.record import KINDS, Record, encode
-from onmt_evsoftmax.trace.source import split_name, tell_apart, trace_files
+from onmt_evsoftmax.trace.source import tell_apart, trace_files
 from onmt_evsoftmax.trace.storage import Header, TraceWriter, is_complete, part_of
 from onmt_evsoftmax.trace.text import Split, Text, check_text, splitter
 
