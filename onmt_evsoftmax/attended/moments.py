@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,17 +28,7 @@ class Summary:
 
     def json(self) -> dict[str, float | int | None]:
         """Plain numbers; what is undefined is null."""
-        return {
-            "mean": _number(self.mean),
-            "se": _number(self.se),
-            "sd": _number(self.sd),
-            "rows": self.rows,
-            "sentences": self.sentences,
-        }
-
-
-def _number(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
+        return {name: value if math.isfinite(value) else None for name, value in vars(self).items()}
 
 
 class RowMeans:

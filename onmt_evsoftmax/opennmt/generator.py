@@ -134,7 +134,6 @@ class Loss(nn.Module):
 
     def __init__(self, name: str, ignore_index: int, label_smoothing: float) -> None:
         super().__init__()
-        self.name = name
         self.ignore_index = ignore_index
         try:
             self.function = get_loss(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from onmt_evsoftmax.normalizers.registry import title_of
-from onmt_evsoftmax.report.console import UserError, command_line, run
+from onmt_evsoftmax.report.console import UserError, command_line
 from onmt_evsoftmax.report.files import split_name
 from onmt_evsoftmax.report.outputs import FIGURES, TABLES, add_output, check_outputs, publish
 from onmt_evsoftmax.report.statistics import Mean, detectable_difference
@@ -299,7 +299,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         draw=partial(draw, study),
     )
     return 0
-
-
-if __name__ == "__main__":
-    run(main)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from onmt_evsoftmax.report import table
@@ -45,11 +45,6 @@ class Cell:
     def mean(self) -> float:
         """Mean over the runs."""
         return self.value.mean
-
-    @property
-    def standard_error(self) -> float | None:
-        """Standard error of the mean over the runs; one run has none."""
-        return self.value.error
 
     @property
     def stars(self) -> str:
@@ -208,17 +203,8 @@ class Report:
 
 
 def _cell_dict(cell: Cell) -> dict[str, Any]:
-    result: dict[str, Any] = {
-        "mean": cell.mean,
-        "standard_error": cell.standard_error,
-        "runs": list(cell.runs),
-    }
+    value, runs = cell.value, list(cell.runs)
+    result: dict[str, Any] = {"mean": value.mean, "standard_error": value.error, "runs": runs}
     if test := cell.comparison:
-        result["comparison"] = {
-            "difference": test.difference,
-            "interval": list(test.interval),
-            "p_bootstrap": test.p_bootstrap,
-            "p_randomisation": test.p_randomisation,
-            "stars": test.stars,
-        }
+        result["comparison"] = {**asdict(test), "stars": test.stars}
     return result

@@ -241,5 +241,5 @@ def test_mean_and_standard_error_over_seeds() -> None:
         assert each.cells["s"].runs == pytest.approx(values)
         assert each.cells["s"].mean == pytest.approx(np.mean(values))
         error = np.std(values, ddof=1) / np.sqrt(3)
-        assert each.cells["s"].standard_error == pytest.approx(error)
-        assert apart[0].rows[index].cells["s"].standard_error is None
+        assert each.cells["s"].value.error == pytest.approx(error)
+        assert apart[0].rows[index].cells["s"].value.error is None
