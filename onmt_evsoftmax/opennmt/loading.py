@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from onmt_evsoftmax.corpora.marks import SPECIAL_TOKENS
 from onmt_evsoftmax.opennmt.generator import outputs_of
 from onmt_evsoftmax.opennmt.recording import AttentionRecord, record_attention
-from onmt_evsoftmax.opennmt.settings import KINDS, Settings
+from onmt_evsoftmax.opennmt.settings import Settings
 from onmt_evsoftmax.opennmt.sites import Site, attention_sites
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.trace.model import Forced
-from onmt_evsoftmax.trace.record import Attention
+from onmt_evsoftmax.trace.record import KINDS, Attention
 from onmt_evsoftmax.trace.storage import Kind
 
 Tokens = Sequence[str]

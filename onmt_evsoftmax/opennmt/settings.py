@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
 
 from onmt_evsoftmax.normalizers.registry import Normalizer, get_normalizer, get_record, own_records
 from onmt_evsoftmax.report.console import UserError
+from onmt_evsoftmax.trace.record import KINDS
 
 #: What OpenNMT-py computes by itself.
 STOCK = "softmax"
-
-#: The three places where a transformer attends. A language model has only the second.
-KINDS = ("encoder", "decoder", "context")
 
 KIND_OPTIONS = {kind: f"{kind}_attention_normalizer" for kind in KINDS}
 
@@ -65,15 +63,15 @@ def options_of(*namespaces: Namespace) -> list[str]:
 class Settings:
     """The normalizers of one model: per attention kind, with their parameters, and the others."""
 
-    attention: Mapping[str, str] = field(default_factory=lambda: dict.fromkeys(KINDS, STOCK))
+    attention: Mapping[str, str]
     #: Kinds the user named one by one: each of them must exist in the model.
-    named: frozenset[str] = frozenset()
+    named: frozenset[str]
     #: Parameters as far as they were set; each goes to every normalizer that takes it.
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    generator: str = STOCK
-    global_attention: str = STOCK
+    parameters: Mapping[str, Any]
+    generator: str
+    global_attention: str
     #: One of BACKENDS.
-    backend: str = "auto"
+    backend: str
 
     @classmethod
     def of(cls, options: Namespace) -> Settings:

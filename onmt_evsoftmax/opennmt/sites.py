@@ -30,8 +30,9 @@ from onmt_evsoftmax.opennmt.modules import (
     FusedAttention,
     fuse,
 )
-from onmt_evsoftmax.opennmt.settings import KINDS, STOCK, Settings, option_of, record_of
+from onmt_evsoftmax.opennmt.settings import STOCK, Settings, option_of, record_of
 from onmt_evsoftmax.report.console import UserError
+from onmt_evsoftmax.trace.record import KINDS
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from transformers.modeling_utils import AttentionInterface
 
 from onmt_evsoftmax.normalizers.registry import get_record, normalizer_names
 from onmt_evsoftmax.report.console import unknown_name
+from onmt_evsoftmax.trace.record import KINDS
 from onmt_evsoftmax.transformers.attention import ATTRIBUTE, BY_KIND, STOCK, implementation
-from onmt_evsoftmax.transformers.sites import KINDS, attention_sites, refusal
+from onmt_evsoftmax.transformers.sites import attention_sites, refusal
 
 _registered: set[str] = set()
 

@@ -10,9 +10,6 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-#: Kinds of attention, as in :mod:`onmt_evsoftmax.trace.record`.
-KINDS = ("encoder", "decoder", "context")
-
 #: Modules that ask this for their function can have another; the others normalize by themselves.
 _INTERFACE = "ALL_ATTENTION_FUNCTIONS"
 _OWN = re.compile(r"softmax\(|scaled_dot_product_attention\(")
