@@ -20,14 +20,17 @@ COMMANDS = {
 }
 
 
-def tool(name: str, arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def tool(
+    name: str, arguments: str, cwd: Path, stdin: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run tools/NAME.py in a process of its own."""
     return subprocess.run(
         [sys.executable, str(ROOT / "tools" / f"{name}.py"), *shlex.split(arguments)],
         cwd=cwd,
+        input=stdin,
         capture_output=True,
         encoding="utf-8",
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
     )
 
 

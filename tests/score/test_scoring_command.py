@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from commands import ROOT, tool
 from scoring_texts import GERMAN, corpus, noisy, write
 
 from onmt_evsoftmax import score as scoring
 from onmt_evsoftmax.corpora.marks import undo_subwords
 from onmt_evsoftmax.report.console import UserError
 
-ROOT = Path(__file__).parents[2]
 REFERENCE = corpus(2)
 
 
 def score(command: str) -> None:
     """Run the command inside this process, which is faster."""
     assert scoring.main(shlex.split(command)) == 0
-
-
-def score_tool(
-    command: str, cwd: Path, stdin: str = "", **environment: str
-) -> subprocess.CompletedProcess[str]:
-    """Run tools/score.py as a user would."""
-    return subprocess.run(
-        [sys.executable, str(ROOT / "tools" / "score.py"), *shlex.split(command)],
-        cwd=cwd,
-        input=stdin,
-        capture_output=True,
-        encoding="utf-8",
-        env={**os.environ, **environment},
-    )
 
 
 @pytest.fixture
@@ -56,7 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def help_examples() -> list[str]:
-    text = score_tool("--help", cwd=ROOT).stdout.replace("\\\n", " ")
+    text = tool("score", "--help", cwd=ROOT).stdout.replace("\\\n", " ")
     return [line.strip()[2:] for line in text.splitlines() if line.strip().startswith("$ ")]
 
 
@@ -65,7 +49,7 @@ def test_the_examples_of_the_help_run(folder: Path) -> None:
     assert len(examples) == 2
     for example in examples:
         assert example.startswith("onmt_score ")
-        result = score_tool(example.removeprefix("onmt_score "), cwd=folder)
+        result = tool("score", example.removeprefix("onmt_score "), cwd=folder)
         assert result.returncode == 0, result.stderr
         assert "warning" not in result.stderr
     assert r"\begin{tabular}{@{}lrr@{}}" in (folder / "table.tex").read_text()
@@ -181,7 +165,7 @@ def test_bad_input_exits_with_2(case: str, folder: Path) -> None:
     write(folder / "short.txt", REFERENCE[:3])
     (folder / "latin1.txt").write_bytes("Guten Tag\nGrüße\n".encode("latin-1"))
     command, message = BAD[case]
-    result = score_tool(f"{command} --lang de -o table.tex", cwd=folder)
+    result = tool("score", f"{command} --lang de -o table.tex", cwd=folder)
     assert result.returncode == 2
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1
@@ -234,8 +218,8 @@ def test_a_collapsed_system_gets_the_lowest_scores_and_a_warning(
 def test_standard_input(folder: Path) -> None:
     text = (folder / "output.txt").read_text(encoding="utf-8")
     command = "--ref reference.de --lang de --json --hyp"
-    piped = json.loads(score_tool(f"{command} -", cwd=folder, stdin=text).stdout)
-    file = json.loads(score_tool(f"{command} stdin=output.txt", cwd=folder).stdout)
+    piped = json.loads(tool("score", f"{command} -", cwd=folder, stdin=text).stdout)
+    file = json.loads(tool("score", f"{command} stdin=output.txt", cwd=folder).stdout)
     assert piped["metrics"] == file["metrics"]
     assert piped["systems"] == {"stdin": ["-"]}
 
@@ -250,13 +234,16 @@ def test_windows_line_ends_and_trailing_blanks_change_nothing(
         assert metric["systems"]["a"] == metric["systems"]["b"]
 
 
-def test_names_may_hold_an_equals_sign_as_files_do(
+def test_files_may_hold_an_equals_sign_and_names_a_slash(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "lr=0.5").mkdir()
     write(folder / "lr=0.5" / "out.txt", REFERENCE)
-    score("--hyp lr=0.5/out.txt --ref reference.de --metrics ter --json")
-    assert json.loads(capsys.readouterr().out)["systems"] == {"out": ["lr=0.5/out.txt"]}
+    score("--hyp lr=0.5/out.txt 'w/o a mask=output.txt' --ref reference.de --metrics ter --json")
+    systems = {"out": ["lr=0.5/out.txt"], "w/o a mask": ["output.txt"]}
+    assert json.loads(capsys.readouterr().out)["systems"] == systems
+    with pytest.raises(UserError, match=r"cannot read lr=0\.6/out\.txt"):
+        score("--hyp lr=0.6/out.txt --ref reference.de")
 
 
 def test_metrics_can_be_spelt_in_many_ways(
@@ -297,8 +284,6 @@ def test_subwords_are_warned_of(folder: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_undo_bpe_inverts_subword_nmt(tmp_path: Path) -> None:
-    if not importlib.util.find_spec("subword_nmt"):
-        pytest.skip("pip install subword-nmt")
     from subword_nmt.apply_bpe import BPE
     from subword_nmt.learn_bpe import learn_bpe
 
@@ -313,8 +298,6 @@ def test_undo_bpe_inverts_subword_nmt(tmp_path: Path) -> None:
 
 
 def test_undo_bpe_inverts_sentencepiece(tmp_path: Path) -> None:
-    if not importlib.util.find_spec("sentencepiece"):
-        pytest.skip("pip install sentencepiece")
     import sentencepiece
 
     model = str(tmp_path / "model")
@@ -361,5 +344,5 @@ def test_the_same_seed_gives_the_same_report(folder: Path) -> None:
         "--hyp a=softmax.1.txt a=softmax.2.txt b=output.txt --ref reference.de --metrics bleu "
         "--baseline a --resamples 60 --json --seed"
     )
-    first, again, other = (score_tool(f"{command} {seed}", cwd=folder).stdout for seed in "112")
+    first, again, other = (tool("score", f"{command} {seed}", cwd=folder).stdout for seed in "112")
     assert first == again != other

@@ -9,21 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import tool
 from scoring_texts import write
-
-ROOT = Path(__file__).parents[2]
 
 
 def meteor(folder: Path, lang: str, data: Path) -> dict:
     """What score says of files hyp and ref, with nltk's data in ``data``."""
     command = f"--hyp hyp --ref ref --metrics meteor --json --lang {lang}"
-    result = subprocess.run(
-        [sys.executable, str(ROOT / "tools" / "score.py"), *command.split()],
-        cwd=folder,
-        capture_output=True,
-        encoding="utf-8",
-        env={**os.environ, "NLTK_DATA": str(data)},
-    )
+    result = tool("score", command, folder, NLTK_DATA=str(data))
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)["metrics"][0]
 
