@@ -124,32 +124,25 @@ def filled(text: str, **values: object) -> str:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options that ``prepare.sh`` and ``run.sh`` share."""
-    parser.add_argument(
-        "-o", "--output", type=Path, help="folder for everything (default: runs/RECIPE)"
-    )
-    parser.add_argument(
-        "--data-dir", type=Path, help="use the archives in this folder, download none"
-    )
-    parser.add_argument("--sources", type=Path, help="YAML with other `archives`, as for a mirror")
-    parser.add_argument(
+    add = parser.add_argument
+    add("-o", "--output", type=Path, help="folder for everything (default: runs/RECIPE)")
+    add("--data-dir", type=Path, help="use the archives in this folder, download none")
+    add("--sources", type=Path, help="YAML with other `archives`, as for a mirror")
+    add(
         "--source",
         metavar="LANG",
         help="translate from this language (default: as in recipe.yaml) …",
     )
-    parser.add_argument("--target", metavar="LANG", help="… into this one")
-    parser.add_argument("--subwords", choices=MODELS, help="default: as in recipe.yaml")
-    parser.add_argument(
-        "--size", type=whole(1, 10**7), help="merges of bpe, or pieces of sentencepiece"
-    )
-    parser.add_argument(
+    add("--target", metavar="LANG", help="… into this one")
+    add("--subwords", choices=MODELS, help="default: as in recipe.yaml")
+    add("--size", type=whole(1, 10**7), help="merges of bpe, or pieces of sentencepiece")
+    add(
         "--subwords-from",
         metavar="DIR",
         help="subwords of this output folder, to fine-tune its model",
     )
-    parser.add_argument(
-        "--jobs", type=whole(1), default=_cores(), help="processes at a time (default: all cores)"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="show the commands, run none")
+    add("--jobs", type=whole(1), default=_cores(), help="processes at a time (default: all cores)")
+    add("--dry-run", action="store_true", help="show the commands, run none")
 
 
 def _cores() -> int:

@@ -27,33 +27,34 @@ STAGES = ("prepare", "pretrain", "train", "average", "translate", "count")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``run.sh``: those of ``prepare.sh`` and more."""
-    parser.add_argument("recipe", type=Path, help=argparse.SUPPRESS)
+    add = parser.add_argument
+    add("recipe", type=Path, help=argparse.SUPPRESS)
     recipe.add_options(parser)
-    parser.add_argument(
+    add(
         "--normalizer", action="append", metavar="NAME",
         help="what turns attention scores into probabilities; repeat it to compare several "
         "(default: as in recipe.yaml). posthoc is the softmax model made sparse at test time only",
     )  # fmt: skip
-    parser.add_argument(
+    add(
         "--seed", action="append", type=whole(), metavar="N",
         help="of initialisation, order of data and dropout; may be repeated (default: 1)",
     )  # fmt: skip
-    parser.add_argument("--pretrained", metavar="FILE.pt", help="fine-tune this checkpoint")
-    parser.add_argument(
+    add("--pretrained", metavar="FILE.pt", help="fine-tune this checkpoint")
+    add(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
         help="change a key of train.yaml; may be repeated",
     )
-    parser.add_argument("--until", "--only", choices=STAGES, help="end after this stage")
-    parser.add_argument(
+    add("--until", "--only", choices=STAGES, help="end after this stage")
+    add(
         "--parallel",
         type=whole(1),
         metavar="N",
         help="models that train at the same time (default: as in recipe.yaml)",
     )
-    parser.add_argument("--gpus", type=whole(), help="GPUs of each training; 0: the CPU")
+    add("--gpus", type=whole(), help="GPUs of each training; 0: the CPU")
 
 
 def run(args: argparse.Namespace) -> int:

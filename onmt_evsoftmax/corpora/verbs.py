@@ -46,63 +46,61 @@ def build_parser(recipe_name: str = "RECIPE") -> argparse.ArgumentParser:
         sub.set_defaults(function=function)
         return sub
 
-    def pair(sub: argparse.ArgumentParser) -> None:
-        sub.add_argument("files", type=Path, nargs="*", help="source and target text")
+    def pair(add: Callable[..., object]) -> None:
+        add("files", type=Path, nargs="*", help="source and target text")
 
-    def two_outputs(sub: argparse.ArgumentParser) -> None:
+    def two_outputs(add: Callable[..., object]) -> None:
         names = ("SOURCE", "TARGET")
         about = "two files (default: standard output)"
-        sub.add_argument("-o", "--output", type=Path, nargs=2, metavar=names, help=about)
+        add("-o", "--output", type=Path, nargs=2, metavar=names, help=about)
 
-    def text(sub: argparse.ArgumentParser) -> None:
-        sub.add_argument("files", type=Path, nargs="*", help="training text of both languages")
-        sub.add_argument(
+    def text(add: Callable[..., object]) -> None:
+        add("files", type=Path, nargs="*", help="training text of both languages")
+        add(
             "--subwords-from",
             metavar="DIR",
             help="copy what this output folder of a recipe has, instead",
         )
 
-    def each(sub: argparse.ArgumentParser) -> None:
-        sub.add_argument("files", type=Path, nargs="*", help="text (default: standard input)")
+    def each(add: Callable[..., object]) -> None:
+        add("files", type=Path, nargs="*", help="text (default: standard input)")
         about = "folder for files of the same names; needed if files are given"
-        sub.add_argument("-o", "--output", type=Path, help=about)
-        sub.add_argument("--jobs", type=whole(1), default=1, help="processes (default: 1)")
+        add("-o", "--output", type=Path, help=about)
+        add("--jobs", type=whole(1), default=1, help="processes (default: 1)")
 
-    sub = verb("fetch", steps.fetch)
-    sub.add_argument("names", nargs="*", help="which files of the list (default: all)")
-    sub.add_argument("--sources", type=Path, required=True, help="YAML with `archives`: a recipe")
-    sub.add_argument("--data-dir", help="link to the files in this folder, download none")
-    sub.add_argument("-o", "--output", type=Path, required=True, help="folder of downloads")
+    add = verb("fetch", steps.fetch).add_argument
+    add("names", nargs="*", help="which files of the list (default: all)")
+    add("--sources", type=Path, required=True, help="YAML with `archives`: a recipe")
+    add("--data-dir", help="link to the files in this folder, download none")
+    add("-o", "--output", type=Path, required=True, help="folder of downloads")
 
-    sub = verb("extract", steps.extract_text)
+    add = verb("extract", steps.extract_text).add_argument
     about = "tags: IWSLT's train.tags; segments: IWSLT's XML, WMT's SGML (default: plain)"
-    sub.add_argument("--format", default="plain", choices=[*extract.FORMATS, "columns"], help=about)
+    add("--format", default="plain", choices=[*extract.FORMATS, "columns"], help=about)
     place = "FILE, or ARCHIVE::FILE inside it"
-    sub.add_argument("--source", nargs="+", required=True, metavar="PLACE", help=place)
-    sub.add_argument(
-        "--target", nargs="+", default=[], metavar="PLACE", help="as many files; none with columns"
-    )
-    sub.add_argument("--swap", action="store_true", help="the second column is the source")
-    two_outputs(sub)
+    add("--source", nargs="+", required=True, metavar="PLACE", help=place)
+    add("--target", nargs="+", default=[], metavar="PLACE", help="as many files; none with columns")
+    add("--swap", action="store_true", help="the second column is the source")
+    two_outputs(add)
 
-    sub = verb("clean", steps.clean)
-    pair(sub)
-    two_outputs(sub)
+    add = verb("clean", steps.clean).add_argument
+    pair(add)
+    two_outputs(add)
     number = whole(1)
-    sub.add_argument(
+    add(
         "--max-words",
         type=number,
         default=150,
         help="drop pairs with more words on a side (default: 150)",
     )
-    sub.add_argument(
+    add(
         "--max-ratio",
         type=real(1),
         default=9.0,
         help="drop pairs whose numbers of words differ by a larger factor (default: 9)",
     )
-    sub.add_argument("--keep-repeated", action="store_true", help="keep repeated pairs")
-    sub.add_argument(
+    add("--keep-repeated", action="store_true", help="keep repeated pairs")
+    add(
         "--exclude",
         type=Path,
         nargs="*",
@@ -111,76 +109,69 @@ def build_parser(recipe_name: str = "RECIPE") -> argparse.ArgumentParser:
     )
 
     sub = verb("split", steps.split_text)
-    pair(sub)
-    how = sub.add_mutually_exclusive_group(required=True)
-    how.add_argument(
-        "--every", type=number, metavar="N", help="hold out every N-th line, for validation"
-    )
-    how.add_argument(
-        "--by-source",
-        type=number,
-        metavar="N",
-        help="hold out N source sentences each for validation and test",
-    )
-    sub.add_argument(
+    add = sub.add_argument
+    pair(add)
+    either = sub.add_mutually_exclusive_group(required=True).add_argument
+    either("--every", type=number, metavar="N", help="hold out every N-th line, for validation")
+    about = "hold out N source sentences each for validation and test"
+    either("--by-source", type=number, metavar="N", help=about)
+    add(
         "--langs",
         nargs=2,
         default=[],
         help="endings of the files, if text comes from standard input",
     )
-    sub.add_argument("--prefix", default="", help="before the names train, valid and test")
-    sub.add_argument("-o", "--output", type=Path, required=True, help="folder")
+    add("--prefix", default="", help="before the names train, valid and test")
+    add("-o", "--output", type=Path, required=True, help="folder")
 
-    sub = verb("tokenise", steps.tokenise_text)
-    each(sub)
-    sub.add_argument("--lang", required=True, help="language of the text: en, de, …")
+    add = verb("tokenise", steps.tokenise_text).add_argument
+    each(add)
+    add("--lang", required=True, help="language of the text: en, de, …")
 
     for kind, size in (("bpe", "merges"), ("sentencepiece", "pieces")):
         learn = functools.partial(steps.learn, kind)
-        sub = verb(f"learn-{kind}", learn)
-        text(sub)
-        sub.add_argument("--size", type=whole(1, 10**7), required=True, help=f"number of {size}")
-        sub.add_argument("-o", "--output", type=Path, required=True, help="file to write")
+        add = verb(f"learn-{kind}", learn).add_argument
+        text(add)
+        add("--size", type=whole(1, 10**7), required=True, help=f"number of {size}")
+        add("-o", "--output", type=Path, required=True, help="file to write")
 
-    sub = verb("encode", steps.encode)
-    each(sub)
-    sub.add_argument("--model", type=Path, required=True, help="what `learn-…` wrote")
+    add = verb("encode", steps.encode).add_argument
+    each(add)
+    add("--model", type=Path, required=True, help="what `learn-…` wrote")
 
-    sub = verb("vocabulary", steps.vocabulary)
-    text(sub)
-    sub.add_argument("-o", "--output", type=Path, help="file (default: standard output)")
+    add = verb("vocabulary", steps.vocabulary).add_argument
+    text(add)
+    add("-o", "--output", type=Path, help="file (default: standard output)")
 
-    sub = verb("decode", steps.decode)
+    add = verb("decode", steps.decode).add_argument
     about = "text in subwords (default: standard input)"
-    sub.add_argument("input", type=Path, nargs="?", default=steps.STDIN, help=about)
-    sub.add_argument("-o", "--output", type=Path, help="file (default: standard output)")
+    add("input", type=Path, nargs="?", default=steps.STDIN, help=about)
+    add("-o", "--output", type=Path, help="file (default: standard output)")
     about = "kind of subwords; words: there are none to join"
-    sub.add_argument("--kind", choices=[*subwords.KINDS, "words"], required=True, help=about)
-    sub.add_argument("--detokenise", metavar="LANG", help="undo Moses tokenisation too")
-    sub.add_argument("--truecased", action="store_true", help="begin every line with a capital")
+    add("--kind", choices=[*subwords.KINDS, "words"], required=True, help=about)
+    add("--detokenise", metavar="LANG", help="undo Moses tokenisation too")
+    add("--truecased", action="store_true", help="begin every line with a capital")
 
-    sub = verb("check", steps.check)  # fmt: skip
-    pair(sub)
+    add = verb("check", steps.check).add_argument
+    pair(add)
 
-    sub = verb("settings", steps.write_settings)
-    sub.add_argument("recipe", type=Path, help="folder of the recipe")
-    sub.add_argument("--normalizer", required=True, metavar="NAME", help="of all attention")
-    sub.add_argument("--seed", type=whole(), default=1, metavar="N", help="default: 1")
-    sub.add_argument("--pretrained", default="", metavar="FILE.pt", help="checkpoint to start from")
-    sub.add_argument(
+    add = verb("settings", steps.write_settings).add_argument
+    add("recipe", type=Path, help="folder of the recipe")
+    add("--normalizer", required=True, metavar="NAME", help="of all attention")
+    add("--seed", type=whole(), default=1, metavar="N", help="default: 1")
+    add("--pretrained", default="", metavar="FILE.pt", help="checkpoint to start from")
+    add(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
         help="change a key of train.yaml; may be repeated",
     )
-    sub.add_argument("--run", help="name of its folder (default: NORMALIZER-seedSEED)")
-    sub.add_argument(
-        "--study", action="store_true", help="use `study` of recipe.yaml, as `make study` does"
-    )
-    sub.add_argument("-o", "--output", type=Path, help="file (default: standard output)")
-    sub.add_argument("--source", metavar="LANG", help="language translated from")
-    sub.add_argument("--target", metavar="LANG", help="language translated into")
+    add("--run", help="name of its folder (default: NORMALIZER-seedSEED)")
+    add("--study", action="store_true", help="use `study` of recipe.yaml, as `make study` does")
+    add("-o", "--output", type=Path, help="file (default: standard output)")
+    add("--source", metavar="LANG", help="language translated from")
+    add("--target", metavar="LANG", help="language translated into")
 
     script = f"recipes/{recipe_name}/prepare.sh"
     sub = verb("options", steps.options,
@@ -190,8 +181,9 @@ def build_parser(recipe_name: str = "RECIPE") -> argparse.ArgumentParser:
     sub.description = (
         "Prepare the data of this recipe. The same command continues where it stopped."
     )
-    sub.add_argument("recipe", type=Path, help=argparse.SUPPRESS)
-    sub.add_argument("-h", "--help", action=_ForShell, nargs=0, help="show this help")
+    add = sub.add_argument
+    add("recipe", type=Path, help=argparse.SUPPRESS)
+    add("-h", "--help", action=_ForShell, nargs=0, help="show this help")
     recipe.add_options(sub)
 
     script = f"recipes/{recipe_name}/run.sh"
