@@ -30,7 +30,7 @@ from onmt_evsoftmax.trace.trace_attention import (
 DESCRIPTION = """\
 Count how many tokens attention attends to: mean ± standard error and standard deviation by kind of
 attention, layer, head, sentence length and position, with density, entropy and the diversity of
-heads. Counts are over real tokens only; the paper's own count is among them, by its name."""
+heads. Only real tokens are counted; the count that the paper reports has a row of its own."""
 
 EPILOG = """\
 A TRACE is a file that onmt_trace_attention wrote, as FILE or NAME=FILE. With --model and --src

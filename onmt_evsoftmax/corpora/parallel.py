@@ -29,7 +29,8 @@ def paired(
         if left is None or right is None:
             rest = number + sum(1 for _ in (theirs if left is None else ours))
             counts = (number - 1, rest) if left is None else (rest, number - 1)
-            same_length([(source, counts[0]), (target, counts[1])])  # which they have not
+            # Their numbers differ, so this raises.
+            same_length([(source, counts[0]), (target, counts[1])])
         filled[0] += not left.isspace() and left != ""
         filled[1] += not right.isspace() and right != ""
         yield left, right

@@ -105,8 +105,8 @@ def _refuse_repeated(node: yaml.Node | None, name: str) -> None:
         line = key.start_mark.line + 1
         if key.value in lines:
             raise UserError(
-                f"{name}, line {line}: the key {key.value!r} stands in line {lines[key.value]} "
-                "already; remove one of them"
+                f"{name}, line {line}: the key {key.value!r} is already in line "
+                f"{lines[key.value]}; remove one of them"
             )
         lines[key.value] = line
         _refuse_repeated(value, name)

@@ -125,7 +125,7 @@ def _weights(array: NDArray[Any], where: str) -> NDArray[np.float32]:
     weights = array.reshape(*(1,) * (4 - array.ndim), *array.shape).astype(np.float32)
     sums = weights.sum(-1)
     if not np.isfinite(weights).all() or (weights < 0).any() or (sums > 1.01).any():
-        raise UserError(f"{where}: these are no weights: rows must be ≥ 0 and sum to 1")
+        raise UserError(f"{where}: these are not weights: rows must be ≥ 0 and sum to 1")
     if (sums < 0.99).any():
         warn(f"{where}: some rows sum to less than 1 (the smallest to {sums.min():.2f})")
     return weights

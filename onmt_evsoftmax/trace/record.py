@@ -167,7 +167,7 @@ def _side(tokens: list[str], words: list[int]) -> Tokens:
     """The tokens of one side; ValueError if they have not a word each."""
     for token, word in zip(tokens, words, strict=True):
         if not isinstance(token, str) or word not in range(NO_WORD, len(tokens)):
-            raise ValueError(f"the token {token!r} cannot be of the word {word!r}")
+            raise ValueError(f"the token {token!r} cannot belong to word {word!r}")
     return Tokens(tuple(tokens), tuple(words))
 
 

@@ -85,7 +85,7 @@ SOURCE = {"source": ["a", "b", "c"]}
 WRONG = {
     "2 × 3": {"source": ["a", "b"], "encoder": WEIGHTS[:2]},
     "source × source has 2 × 2": {"source": ["a", "b"], "encoder": WEIGHTS},
-    "these are no weights": {**SOURCE, "encoder": 2 * WEIGHTS},
+    "these are not weights": {**SOURCE, "encoder": 2 * WEIGHTS},
     "rows must be ≥ 0": {**SOURCE, "encoder": -WEIGHTS},
     "nan": {**SOURCE, "encoder": WEIGHTS * np.nan},
     "must be numbers": {**SOURCE, "encoder": ["a", "b", "c"]},
@@ -108,7 +108,7 @@ WRONG = {
 
 @pytest.mark.parametrize("sentence", WRONG)
 def test_what_is_wrong_is_said(sentence, tmp_path):
-    expected = {"2 × 3": "but source × source", "nan": "no weights"}.get(sentence, sentence)
+    expected = {"2 × 3": "but source × source", "nan": "not weights"}.get(sentence, sentence)
     with pytest.raises(UserError, match=expected):
         imported(tmp_path, **WRONG[sentence])
     assert not (tmp_path / "a.trace").exists()
