@@ -14,7 +14,8 @@ from argparse import Namespace
 from typing import Annotated, Any, Literal
 
 from onmt_evsoftmax.eole.search import STOP
-from onmt_evsoftmax.normalizers.registry import get_record, own_records
+from onmt_evsoftmax.normalizers.registry import get_record
+from onmt_evsoftmax.opennmt.options import parameters_of
 from onmt_evsoftmax.opennmt.patching import around
 from onmt_evsoftmax.opennmt.settings import (
     KIND_OPTIONS,
@@ -47,11 +48,7 @@ def _parsed(value: float | str | None, option: str, trains: bool) -> Any:
     """The value of a parameter; what its records say is wrong with it is a ValueError."""
     if value == LEARN and not trains:
         raise ValueError("learn is for training; here, write a number")
-    for record in own_records() if value is not None else ():
-        for parameter in record.parameters:
-            if option_of(parameter.name) == option:
-                return parameter.parse(str(value))
-    return None
+    return None if value is None else parameters_of(option)[0].parse(str(value))
 
 
 def _add_keys(classes: list[Any], kinds: dict[str, Any]) -> None:

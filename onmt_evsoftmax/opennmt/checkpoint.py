@@ -62,15 +62,14 @@ ALLOWED = (argparse.Namespace, SparseOptions)
 
 def stamped(options: Namespace) -> Namespace:
     """``options`` as they are to be stored: locked if sparse, else exactly OpenNMT-py's own."""
-    ours = {WRITTEN, PACKAGES}
+    private = (WRITTEN, PACKAGES)
+    kept = {name: value for name, value in vars(options).items() if name not in private}
     settings = Settings.of(options)
-    if not settings.sparse:
-        ours |= {*options_of(options)} - {*EXTENDED}
-    kept = {name: value for name, value in vars(options).items() if name not in ours}
-    if not settings.sparse:
-        return Namespace(**kept)
-    packages = packages_of(settings.names)
-    return SparseOptions(**kept, **({PACKAGES: packages} if packages else {}))
+    if settings.sparse:
+        packages = packages_of(settings.names)
+        return SparseOptions(**kept, **({PACKAGES: packages} if packages else {}))
+    ours = {*options_of(options)} - {*EXTENDED}
+    return Namespace(**{name: value for name, value in kept.items() if name not in ours})
 
 
 def load(path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:

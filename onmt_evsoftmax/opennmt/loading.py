@@ -124,7 +124,10 @@ class LoadedModel:
             sites[_TRACED.get(site.kind, "")].append(site)
         return {
             kind: Kind(
-                found[0].chosen(self.settings), len(found), found[0].heads, _alphas(found) or None
+                self.settings.chosen(found[0].kind),
+                len(found),
+                found[0].heads,
+                _alphas(found) or None,
             )
             for kind, found in sites.items()
             if kind

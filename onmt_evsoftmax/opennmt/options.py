@@ -126,7 +126,7 @@ def _sets(option: str, parameter: Parameter) -> bool:
     return option_of(parameter.name) == option
 
 
-def _parameters(option: str) -> list[Parameter]:
+def parameters_of(option: str) -> list[Parameter]:
     """The parameters that an option sets; others' are looked at if none of ours has that name."""
     own = [p for record in own_records() for p in record.parameters if _sets(option, p)]
     return own or [p for record in records() for p in record.parameters if _sets(option, p)]
@@ -135,7 +135,7 @@ def _parameters(option: str) -> list[Parameter]:
 def _parameter_type(option: str) -> Callable[[str], Any]:
     def parse(text: str) -> Any:
         problems = []
-        for parameter in _parameters(option):  # of several, the first that takes the text
+        for parameter in parameters_of(option):  # of several, the first that takes the text
             try:
                 return parameter.parse(text)
             except ValueError as error:
@@ -147,7 +147,7 @@ def _parameter_type(option: str) -> Callable[[str], Any]:
 
 def training_only(option: str) -> bool:
     """Whether an option sets a parameter that acts in training only."""
-    return any(parameter.training_only for parameter in _parameters(option))
+    return any(parameter.training_only for parameter in parameters_of(option))
 
 
 def _backend(text: str) -> str:
@@ -209,7 +209,7 @@ def add_parameters_of_others(parser: Any, keys: Iterable[str]) -> bool:
     """
     ours = [action for action in parser._actions if action.dest == "attention_normalizer"]
     wanted = [key for key in dict.fromkeys(keys) if key.startswith(option_of(""))]
-    found = [key for key in wanted if ours and _parameters(key)]
+    found = [key for key in wanted if ours and parameters_of(key)]
     for key in found:
         _add(parser, key, ours[0].translating)
     return bool(found)

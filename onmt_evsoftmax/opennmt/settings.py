@@ -120,9 +120,13 @@ class Settings:
         acting = {p: v for p, v in self.parameters.items() if not self._only_trains(p)}
         return replace(self, named=frozenset(), parameters=acting, backend="auto")
 
+    def chosen(self, kind: str) -> str:
+        """The name of the normalizer for attention of that kind, or for an RNN's."""
+        return self.attention.get(kind, self.global_attention)
+
     def normalizer(self, kind: str, heads: int | None = None) -> nn.Module:
-        """A new normalizer for attention of that kind (or ``"global"``), parameters included."""
-        record = record_of(self.attention.get(kind, self.global_attention))
+        """A new normalizer for attention of that kind, parameters included."""
+        record = record_of(self.chosen(kind))
         options = {p: value for p, value in self.parameters.items() if record.parameter(p)}
         if LEARN in options.values():
             if heads is None:

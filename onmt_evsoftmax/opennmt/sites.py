@@ -57,10 +57,6 @@ class Site:
         """How many heads it has."""
         return self.module.head_count if self.multi_headed else 1
 
-    def chosen(self, settings: Settings) -> str:
-        """The name of the normalizer that ``settings`` want here."""
-        return settings.attention.get(self.kind, settings.global_attention)
-
 
 def attention_sites(model: nn.Module) -> Iterator[Site]:
     """Every attention of ``model`` that has a normalizer, in the order of its layers."""
@@ -120,7 +116,7 @@ class Report:
 
     def __str__(self) -> str:
         settings = self.settings.in_evaluation() if self.translating else self.settings
-        chosen = {kind: Site(kind, 0, None).chosen(settings) for kind in self.kinds}
+        chosen = {kind: settings.chosen(kind) for kind in self.kinds}
         parts = [f"{kind} attention {settings.described(name)}" for kind, name in chosen.items()]
         parts.append(f"generator {settings.generator}")
         count = len(self.placed)
@@ -169,7 +165,7 @@ def put_normalizers(
     placed = [
         _put(site, settings, _reader(model, site.kind, options), _dtype(options))
         for site in sites
-        if site.chosen(settings) != STOCK
+        if settings.chosen(site.kind) != STOCK
     ]
     kinds = tuple(dict.fromkeys(site.kind for site in sites))
     report = Report(settings, kinds, tuple(placed), translating=overrides is not None)
