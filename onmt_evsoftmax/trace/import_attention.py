@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import math
 import zipfile
 import zlib
@@ -31,6 +30,7 @@ from onmt_evsoftmax.report.files import need_file
 from onmt_evsoftmax.report.outputs import check_outputs
 from onmt_evsoftmax.trace.record import KINDS, Attention, Record, available, encode, prefix_of
 from onmt_evsoftmax.trace.storage import Header, Kind, TraceWriter, part_of
+from onmt_evsoftmax.trace.text import checksum
 
 #: What a file may say about a sentence besides its attention.
 TEXTS = ("source", "target", "read", "start")
@@ -231,13 +231,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(argv)
     check_outputs([options.output, str(part_of(options.output))], inputs=options.files)
     sentences = [one for path in options.files for one in read_sentences(path)]
-    digest = hashlib.sha256(b"".join(Path(path).read_bytes() for path in options.files))
     write_trace(
         options.output,
         sentences,
         normalizer=options.normalizer,
         name=Path(options.files[0]).name,
-        sha256=digest.hexdigest(),
+        sha256=checksum(options.files),
         scheme=options.subwords,
         special=[*SPECIAL, *options.special],
     )

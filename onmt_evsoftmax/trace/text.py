@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from onmt_evsoftmax.report.download import digests
+from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.report.files import lines_of, need_file
 
 Split = Callable[[str], list[str]]
@@ -34,7 +35,19 @@ def check_text(path: str) -> Text:
     """Read the whole file once: its checksum and length, or a sentence about what is wrong."""
     need_file(path)
     count = sum(1 for _ in lines_of(path))
-    return Text(path, digests(Path(path))["sha256"], count)
+    return Text(path, checksum([path]), count)
+
+
+def checksum(paths: Iterable[str | Path]) -> str:
+    """SHA-256 of the content of files, one after the other."""
+    digest = hashlib.sha256()
+    for path in paths:
+        try:
+            with open(path, "rb") as file:
+                hashlib.file_digest(file, lambda: digest)  # adds to it
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {error.strerror}") from error
+    return digest.hexdigest()
 
 
 def splitter(model: str | None) -> Split | None:

@@ -7,9 +7,7 @@ modules, which record. (Decoding step by step with a cache computes the same att
 
 from __future__ import annotations
 
-import hashlib
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.trace.model import load
 from onmt_evsoftmax.trace.record import KINDS, Attention, Record, prefix_of
 from onmt_evsoftmax.trace.storage import Header, Kind
-from onmt_evsoftmax.trace.text import Split, Text
+from onmt_evsoftmax.trace.text import Split, Text, checksum
 
 
 class Tracer:
@@ -38,7 +36,8 @@ class Tracer:
         **options: Any,
     ) -> None:
         self.path, self.options = path, options
-        self.sha256 = _checksum(path)
+        folder = Path(path).iterdir() if Path(path).is_dir() else ()
+        self.sha256 = checksum(sorted(part for part in folder if part.is_file()) or [path])
         self.model = load(path, gpu, **options)
         self.kinds = self._chosen(kinds)
         self.subwords = {
@@ -138,16 +137,3 @@ class Tracer:
             shape = (about.layers, about.heads, 0, 0)
             attention[kind] = Attention(np.zeros(shape, np.float32), np.zeros(shape, bool))
         return Record(index, nothing, nothing, nothing, (), 0.0, attention)
-
-
-def _checksum(path: str) -> str:
-    """SHA-256 of a checkpoint, or of the files of a folder: of which model a trace is."""
-    digest = hashlib.sha256()
-    try:
-        folder = Path(path).iterdir() if os.path.isdir(path) else ()
-        for part in sorted(file for file in folder if file.is_file()) or [Path(path)]:
-            with open(part, "rb") as file:
-                hashlib.file_digest(file, lambda: digest)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    return digest.hexdigest()
