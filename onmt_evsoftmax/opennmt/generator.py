@@ -13,8 +13,6 @@ out of the support leaves it by the best way.
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -75,18 +73,6 @@ def outputs_of(model: Any) -> list[Output]:
     return [m.output_normalizer for m in members if hasattr(m, "output_normalizer")]
 
 
-@contextmanager
-def emitting(outputs: list[Output]) -> Iterator[None]:
-    """Generators return log-probabilities inside this block."""
-    for output in outputs:
-        output.active = True
-    try:
-        yield
-    finally:
-        for output in outputs:
-            output.active = False
-
-
 def patch_translator(module: Any) -> None:
     """``onmt.translate.translator``: the search works on the model's own probabilities."""
 
@@ -97,8 +83,13 @@ def patch_translator(module: Any) -> None:
         outputs = outputs_of(self.model)
         if not outputs:
             return original(self, *args, step=step, **kwargs)
-        with emitting(outputs):
+        for output in outputs:
+            output.active = True
+        try:
             log_probs, attention = original(self, *args, step=step, **kwargs)
+        finally:
+            for output in outputs:
+                output.active = False
         if step is not None:  # a search; without a step it is scoring, where 0 is 0
             log_probs = searchable(log_probs, outputs)
         return log_probs, attention

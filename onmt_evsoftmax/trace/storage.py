@@ -19,6 +19,7 @@ Writing goes to ``NAME.part``, renamed to ``NAME`` when complete:
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import struct
@@ -351,11 +352,7 @@ def _difference(old: Header, new: Header) -> str:
 
 
 def _lock(descriptor: int, part: Path) -> None:
-    """Keep two processes from writing one file; where the system has no flock, trust the user."""
-    try:
-        import fcntl
-    except ImportError:
-        return
+    """Keep two processes from writing one file."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
