@@ -37,12 +37,12 @@ def train_options(tmp_path: Path, text: str, *arguments: str) -> Namespace:
         ("data: {}\nattention_eps: ~\n", "line 3: attention_eps has no value"),
         (
             "data: {}\nattention_normalizer: evsoftmax\nlayers: 2\nattention_normalizer: softmax\n",
-            r"line 5: the key 'attention_normalizer' stands in line 3 already; remove one",
+            r"line 5: the key 'attention_normalizer' is already in line 3; remove one",
         ),
-        ("data: {}\nlayers: 2\nlayers: 6\n", "line 4: the key 'layers' stands in line 3"),
+        ("data: {}\nlayers: 2\nlayers: 6\n", "line 4: the key 'layers' is already in line 3"),
         (
             "data:\n  corpus:\n    path_src: a\n    weight: 1\n    weight: 9\n",
-            "line 6: the key 'weight' stands in line 5",
+            "line 6: the key 'weight' is already in line 5",
         ),
     ],
 )
