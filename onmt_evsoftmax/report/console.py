@@ -26,10 +26,13 @@ class UserError(Exception):
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that knows the version, completes for the shell and tells mistakes in a sentence."""
+    """A parser that knows the version, completes for the shell and tells mistakes in a sentence.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    Its help keeps the lines of description and epilog; so does that of its sub-commands.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **options})
         self.add_argument(
             "--version",
             action="version",
@@ -48,16 +51,9 @@ class _Parser(argparse.ArgumentParser):
         return super().parse_args(*args, **kwargs)
 
 
-def command_line(
-    description: str | None, epilog: str, prog: str | None = None
-) -> argparse.ArgumentParser:
-    """A parser without options whose help keeps the lines of ``description`` and ``epilog``."""
-    return _Parser(
-        prog=prog or _program(),
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def command_line(description: str | None, epilog: str) -> argparse.ArgumentParser:
+    """A parser without options, for the program that the user called."""
+    return _Parser(prog=_program(), description=description, epilog=epilog)
 
 
 def whole(least: int = 0, most: int | None = None) -> Callable[[str], int]:
