@@ -40,8 +40,8 @@ def regression(folder: Path, reduction: str) -> dict:
 
     schedule = training.Schedule(len(x), 3, epochs=2)
     summed = reduction == "sum"
-    history = training.train(run, "x", model, optimizer, schedule, loss, dict, summed=summed)
-    return {"weights": model.state_dict(), "history": history}
+    trained = training.train(run, "x", model, optimizer, schedule, loss, dict, summed=summed)
+    return {"weights": model.state_dict(), "history": trained.history}
 
 
 def digits(folder: Path) -> dict:
