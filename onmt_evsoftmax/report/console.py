@@ -11,8 +11,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 import onmt_evsoftmax
@@ -20,9 +19,6 @@ import onmt_evsoftmax
 
 class UserError(Exception):
     """One sentence for the user: what is wrong, where (file, line, key) and what to do."""
-
-    #: What the user called, if it was not the script itself.
-    program: str | None = None
 
 
 class _Parser(argparse.ArgumentParser):
@@ -111,7 +107,7 @@ def run(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
         code = main(None) or 0
         sys.stdout.flush()
     except UserError as error:
-        code = _failed(str(error), error.program)
+        code = _failed(str(error))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         code = 130
@@ -129,8 +125,8 @@ def run(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
     sys.exit(code)
 
 
-def _failed(message: str, program: str | None = None) -> int:
-    print(f"{program or _program()}: error: {message}".replace("\n", r"\n"), file=sys.stderr)
+def _failed(message: str) -> int:
+    print(f"{_program()}: error: {message}".replace("\n", r"\n"), file=sys.stderr)
     return 2
 
 
@@ -164,27 +160,7 @@ def _terminated(*_: object) -> NoReturn:
     sys.exit(128 + signal.SIGTERM)
 
 
-# Set while ``onmt_evsoftmax COMMAND`` runs a command, whose usage and errors then say so.
-_called_as: str | None = None
-
-
-@contextmanager
-def called(name: str) -> Iterator[None]:
-    """Let usage and errors inside this block name the program ``name``."""
-    global _called_as
-    _called_as = name
-    try:
-        yield
-    except UserError as error:
-        error.program = name
-        raise
-    finally:
-        _called_as = None
-
-
 def _program() -> str:
     """The name the user typed: of the script, or of the package after ``python -m``."""
-    if _called_as:
-        return _called_as
     folder, name = os.path.split(sys.argv[0])
     return os.path.basename(folder) if name == "__main__.py" else name

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from onmt_evsoftmax.report import memory, outputs
-from onmt_evsoftmax.report.console import UserError, called, command_line, run, whole
+from onmt_evsoftmax.report.console import UserError, command_line, run, whole
 from onmt_evsoftmax.vae import configuration, data, distributed, figures
 from onmt_evsoftmax.vae.experiment import Configuration, Experiment, experiments
 from onmt_evsoftmax.vae.jobs import Study
@@ -216,5 +216,5 @@ def _figures(folders: Sequence[str], output: str | None, kinds: Sequence[str]) -
 
 
 if __name__ == "__main__":
-    with called("onmt_evsoftmax vae"):
-        run(main)
+    sys.argv[0] = "onmt_evsoftmax vae"
+    run(main)

@@ -297,7 +297,7 @@ def test_numbers_are_checked_by_the_command(tmp_path, option):
 
 def piped(text: str, *words: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "onmt_evsoftmax.corpora", *words],
+        [sys.executable, "-m", "onmt_evsoftmax", "corpora", *words],
         input=text,
         capture_output=True,
         encoding="utf-8",
@@ -349,7 +349,7 @@ def test_subwords_of_a_pipe_are_those_of_its_file(tmp_path, kind, size):
 
 def test_pairs_of_a_pipe_are_checked():
     done = subprocess.run(
-        [sys.executable, "-m", "onmt_evsoftmax.corpora", "check"],
+        [sys.executable, "-m", "onmt_evsoftmax", "corpora", "check"],
         input="one\teins\n", capture_output=True, encoding="utf-8", check=True,
     )  # fmt: skip
     assert done.stderr == "standard input: 1 pairs\n"

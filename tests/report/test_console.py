@@ -13,7 +13,7 @@ import pytest
 import onmt_evsoftmax
 from onmt_evsoftmax import __main__ as door
 from onmt_evsoftmax.report import console
-from onmt_evsoftmax.report.console import UserError, called, command_line, real, whole
+from onmt_evsoftmax.report.console import UserError, command_line, real, whole
 
 
 @pytest.mark.parametrize(
@@ -51,9 +51,9 @@ def test_numbers_out_of_range_get_a_sentence(kind, text, message):
     assert len(str(told.value)) < 120
 
 
-def test_a_mistake_on_the_command_line_is_one_sentence():
-    with called("onmt_tool"):
-        parser = command_line("about", "")
+def test_a_mistake_on_the_command_line_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["bin/onmt_tool"])
+    parser = command_line("about", "")
     parser.add_argument("--size", type=whole(1))
     with pytest.raises(UserError) as told:
         parser.parse_args(["--size", "0"])
