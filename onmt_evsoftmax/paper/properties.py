@@ -76,7 +76,7 @@ def full_domain(f: Function, scores: Tensor) -> tuple[Tensor, str]:
     """f(v) is a distribution for every v, however large."""
     p = f(torch.cat([scores, scores * 1e12, scores * 1e-12]))
     error = (p.sum(-1) - 1).abs() + (-p).clamp(min=0).amax(-1)
-    return error.nan_to_num(nan=1.0).view(3, -1).amax(0), "f(v) is no distribution"
+    return error.nan_to_num(nan=1.0).view(3, -1).amax(0), "f(v) is not a distribution"
 
 
 PROPERTIES = {

@@ -42,7 +42,7 @@ def draw(
                 figure = drawing(results)
             except (LookupError, TypeError, ValueError) as error:
                 raise UserError(
-                    f"the results have not what {name} shows ({error!r}); give the folders of jobs "
+                    f"the results lack what {name} shows ({error!r}); give the folders of jobs "
                     "as they were written"
                 ) from error
             style.save(figure, paths[-1], dpi=150)

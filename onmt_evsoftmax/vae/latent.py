@@ -38,9 +38,9 @@ def exact(name: str, scores: Tensor) -> tuple[Tensor, Tensor]:
     return get_normalizer(name).eval()(scores, return_support=True)
 
 
-def methods_of(normalizer: str) -> list[str]:
-    """What a model trained with this normalizer is judged as: itself, and those made out of it."""
-    return [normalizer, *(r.name for r in records() if r.trained_as == normalizer)]
+def methods_of(method: str) -> list[str]:
+    """What a model of this method is judged as: itself, and the normalizers made out of it."""
+    return [method, *(r.name for r in records() if r.trained_as == method)]
 
 
 def categorical_kl(log_q: Tensor, log_p: Tensor) -> Tensor:

@@ -275,10 +275,10 @@ class SemiSupervisedVAE(Experiment[Configuration]):
             "pretrained_accuracy": trained.history[0]["accuracy"],
             "best_epoch": trained.final["epoch"],
         }
-        names = [method] if estimator else latent.methods_of(method)
         with torch.no_grad():
             outcomes = {
-                name: Outcome(task.judge(model, _normalizer_of(name)) | common) for name in names
+                name: Outcome(task.judge(model, _normalizer_of(name)) | common)
+                for name in latent.methods_of(method)
             }
         # The others were not trained: they are this model at test time.
         calls = {"calls_training": trained.history[-1]["calls"]}
