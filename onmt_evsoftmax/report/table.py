@@ -148,9 +148,8 @@ class Table:
         )
 
     def json(self) -> str:
-        """``data``; without it, a list of the rows, each by the names of its columns."""
-        rows = [dict(zip(self.columns, map(_plain, row), strict=True)) for row in self.rows]
-        return as_json(rows if self.data is None else self.data)
+        """``data``, for a program."""
+        return as_json(self.data)
 
 
 def render(tables: Sequence[Table], extension: str, width: int | None = None) -> str:
