@@ -87,8 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if name not in COMMANDS:
         raise console.UserError(console.unknown_name("command", name, COMMANDS))
-    with console.called(f"onmt_evsoftmax {name}"):
-        return importlib.import_module(f"onmt_evsoftmax.{COMMANDS[name][0]}").main(rest) or 0
+    sys.argv[0] = f"onmt_evsoftmax {name}"  # as its usage and errors say
+    return importlib.import_module(f"onmt_evsoftmax.{COMMANDS[name][0]}").main(rest) or 0
 
 
 def _words_to_complete() -> list[str]:

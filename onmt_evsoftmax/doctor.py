@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import platform
 import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from typing import NamedTuple
 
 import torch
 
@@ -19,14 +20,39 @@ from onmt_evsoftmax.kernels import triton
 from onmt_evsoftmax.normalizers import registry
 from onmt_evsoftmax.opennmt import versions
 from onmt_evsoftmax.report.console import command_line
+from onmt_evsoftmax.report.table import as_json
 
-# Run in a new interpreter, as every stock command is: does importing OpenNMT-py bring the plugin?
+# Run in a new interpreter, as every stock command is: does importing the toolkit bring the plugin?
 _PROBE = """
-import sys
-import onmt
-plugin = sys.modules.get("onmt_evsoftmax.opennmt")
-print("live" if plugin is not None and plugin.installed() else "absent")
+import importlib, sys
+importlib.import_module(sys.argv[1])
+print("live" if sys.argv[2] in sys.modules else "asleep")
 """
+
+
+class Toolkit(NamedTuple):
+    """A toolkit that this package joins, and the versions that it is made for.
+
+    Importing ``wakes`` has the start-up hook load ``plugin``, which ``commands`` then know. One
+    that is joined by hand has none of the three.
+    """
+
+    name: str
+    oldest: tuple[int, ...]
+    newest: tuple[int, ...]
+    versions: str
+    wakes: str = ""
+    plugin: str = ""
+    commands: str = ""
+
+
+TOOLKITS = (
+    Toolkit("OpenNMT-py", versions.OLDEST, versions.NEWEST, "3.0.4 to 3.5.1",
+            "onmt", "onmt_evsoftmax.opennmt", "the stock onmt_* commands"),
+    Toolkit("eole", (0, 6), (0, 6), "0.6",
+            "eole.config.models", "onmt_evsoftmax.eole", "eole train and eole predict"),
+    Toolkit("transformers", (5,), (5,), "5"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -40,53 +66,59 @@ class Finding:
 
 def findings() -> Iterator[Finding]:
     """Look at everything, cheapest first."""
-    yield _python()
+    python = platform.python_version()
+    yield _checked("Python", python, (3, 11), (3, 12), "use Python 3.11 or 3.12")
     yield Finding("onmt_evsoftmax", onmt_evsoftmax.__version__)
-    yield _torch()
-    opennmt = _opennmt()
-    yield opennmt
-    yield _hook(opennmt)
+    yield _checked("torch", torch.__version__, (2, 6), (), "pip install 'torch>=2.6'")
+    yield from _toolkits()
     yield from _normalizers()
     yield from _kernels()
     yield Finding("devices", ", ".join(_devices()))
     yield _ctranslate2()
 
 
-def _python() -> Finding:
-    version = ".".join(str(part) for part in sys.version_info[:3])
-    fine = (3, 11) <= sys.version_info < (3, 14)
-    return Finding("Python", version, "" if fine else "use Python 3.11, 3.12 or 3.13")
+def _checked(
+    what: str, version: str, oldest: tuple[int, ...], newest: tuple[int, ...], advice: str
+) -> Finding:
+    """The advice is for a version before the oldest or after the newest, if there is one."""
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+    fine = numbers >= oldest and (not newest or numbers[: len(newest)] <= newest)
+    return Finding(what, version, "" if fine else advice)
 
 
-def _torch() -> Finding:
-    fine = _numbers(torch.__version__) >= (2, 6)
-    return Finding("torch", torch.__version__, "" if fine else "pip install 'torch>=2.6'")
+def _toolkits() -> Iterator[Finding]:
+    """Every toolkit, of which one is enough, and whether the hook reaches those that need it."""
+    found = {toolkit: _version(toolkit.name) for toolkit in TOOLKITS}
+    installed = [toolkit for toolkit, version in found.items() if version]
+    for toolkit, version in found.items():
+        if version is None:
+            yield Finding(toolkit.name, "not installed")
+        elif toolkit.plugin or installed == [toolkit]:
+            advice = f"use version {toolkit.versions}"
+            yield _checked(toolkit.name, version, toolkit.oldest, toolkit.newest, advice)
+        else:  # it may be there for something else
+            yield Finding(toolkit.name, version)
+    if not installed:
+        yield Finding("toolkits", "none", "pip install OpenNMT-py==3.0.4, eole or transformers")
+    for toolkit in installed:
+        if toolkit.plugin:
+            yield _hook(toolkit)
 
 
-def _opennmt() -> Finding:
-    version = _version("OpenNMT-py")
-    if version is None:
-        return Finding("OpenNMT-py", "not installed", "pip install OpenNMT-py==3.0.4")
-    if not versions.OLDEST <= _numbers(version) <= versions.NEWEST:
-        return Finding("OpenNMT-py", version, "use a version from 3.0.4 to 3.5.1")
-    return Finding("OpenNMT-py", version)
-
-
-def _hook(opennmt: Finding) -> Finding:
+def _hook(toolkit: Toolkit) -> Finding:
     what = "start-up hook"
     if not onmt_evsoftmax_hook.wanted():
         return Finding(what, "switched off", "unset the environment variable ONMT_EVSOFTMAX")
-    if opennmt.found == "not installed":
-        return Finding(what, "not tried, for want of OpenNMT-py", opennmt.advice)
     probe = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _PROBE], capture_output=True, text=True
-    )
+        [sys.executable, "-W", "ignore", "-c", _PROBE, toolkit.wakes, toolkit.plugin],
+        capture_output=True, text=True,
+    )  # fmt: skip
     if probe.returncode:
         error = (probe.stderr.strip().splitlines() or ["no message"])[-1]
-        return Finding(what, f"importing OpenNMT-py fails: {error}", "repair that first")
+        return Finding(what, f"importing {toolkit.name} fails: {error}", "repair that first")
     if "live" not in probe.stdout:
         return Finding(what, "asleep", "install the package with pip: `pip install .`")
-    return Finding(what, "live: the stock onmt_* commands know this package")
+    return Finding(what, f"live: {toolkit.commands} know this package")
 
 
 def _normalizers() -> Iterator[Finding]:
@@ -132,16 +164,11 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the findings; 1 if something is wrong."""
     parser = command_line(
         "Check versions, the start-up hook, kernels and devices; exit 1 if something is wrong.",
         "example: onmt_evsoftmax doctor --json",
-        "onmt_evsoftmax doctor",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     arguments = parser.parse_args(argv)
@@ -154,7 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(f"{'':18} → {finding.advice}", flush=True)
     wrong = [finding for finding in found if finding.advice]
     if arguments.json:
-        print(json.dumps([asdict(finding) for finding in found], indent=2, ensure_ascii=False))
+        print(as_json([asdict(finding) for finding in found]), end="")
     else:
         count = f"{len(wrong)} problem" + ("s" if len(wrong) > 1 else "")
         print(f"\n{count if wrong else 'all is well'}")

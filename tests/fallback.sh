@@ -43,6 +43,6 @@ cd "$copy"
 rm -rf build  # what pip left; the tests see the sources of a fresh clone
 # Whatever computes with normalizers or asks which kernels there are; the rest does not change.
 "$venv/bin/python" -m pytest "$@" tests/normalizers tests/attention tests/kernels tests/bench \
-  tests/test_package.py tests/vae/test_vae_losses.py tests/vae/test_vae_estimators.py \
+  tests/paper/test_properties.py tests/vae/test_vae_losses.py tests/vae/test_vae_estimators.py \
   tests/opennmt/test_attention_in_models.py tests/opennmt/test_modules.py tests/opennmt/test_fused.py \
   tests/opennmt/test_generator.py tests/opennmt/test_hook.py tests/opennmt/test_legacy.py

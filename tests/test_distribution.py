@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tarfile
 from email.parser import Parser
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,7 @@ def test_the_metadata_say_whose_it_is(sdist: tarfile.TarFile) -> None:
 
 
 def test_the_version_is_the_same_everywhere() -> None:
+    assert metadata.version("onmt_evsoftmax") == onmt_evsoftmax.__version__
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == onmt_evsoftmax.__version__
     assert {"cff-version", "message", "title", "authors", "preferred-citation"} <= set(citation)

@@ -37,6 +37,14 @@ def test_help_lists_every_command_and_imports_nothing_heavy():
         assert f"| {heavy}\n" not in told.stderr.replace(" ", "").replace("|", "| ")
 
 
+def test_importing_the_package_imports_no_tool():
+    heavy = ["onmt", "torch", "matplotlib", "nltk", "sacrebleu"]
+    code = f"import sys, onmt_evsoftmax; print([m for m in {heavy} if m in sys.modules])"
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_nothing_at_all_is_help():
     assert program().stdout == program("--help").stdout
 

@@ -6,13 +6,13 @@ import argparse
 import os
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from onmt_evsoftmax.corpora import settings
 from onmt_evsoftmax.corpora.parallel import write_lines
+from onmt_evsoftmax.report import yaml_file
 from onmt_evsoftmax.report.console import UserError, unknown_name, whole
 from onmt_evsoftmax.report.files import lines_of
 
@@ -23,13 +23,6 @@ CHANGEABLE = (
     "source", "target", "subwords", "size", "subwords_from", "normalizers", "seeds", "threads",
     "gpus", "pretrained", "settings",
 )  # fmt: skip
-#: Type of a key → what it must be.
-_SPOKEN = {
-    str: "text",
-    int: "a whole number",
-    bool: "true or false",
-    Mapping: "`key: value` pairs",
-}
 
 
 @dataclass(frozen=True)
@@ -63,13 +56,13 @@ class Recipe:
         path = folder / "recipe.yaml"
         if not path.is_file():
             raise UserError(f"{folder} is not a recipe: it has no recipe.yaml")
-        found = settings.read(path)
-        known = [key.name for key in fields(cls) if key.name != "folder"]
-        for part in (found, found.get("study", {})):
-            for key, value in part.items():
-                if key not in known:
-                    raise UserError(f"{path}: {unknown_name('key', str(key), known)}")
-                _check_type(path, key, value)
+        # Of the languages `_check` says what they must be, wherever they are from.
+        hints = {**typing.get_type_hints(cls), "source": Any, "target": Any}
+        del hints["folder"]
+        given = yaml_file.entries(path)
+        found = {key: yaml_file.typed(hints, place, key, value) for place, key, value in given}
+        for key, value in found.get("study", {}).items():
+            found["study"][key] = yaml_file.typed(hints, f"{path}, study", key, value)
         if study:
             found |= found.get("study", {})
         try:
@@ -96,19 +89,6 @@ class Recipe:
     def path(self, text: str) -> str:
         """A path of ``recipe.yaml`` with the languages filled in."""
         return filled(text, source=self.source, target=self.target)
-
-
-def _check_type(path: Path, key: str, value: Any) -> None:
-    """Refuse a value of another type than its key's; one alone may stand for a list of one."""
-    if key in ("source", "target"):
-        return  # `Recipe` says what they must be, wherever they are from
-    hint = typing.get_type_hints(Recipe)[key]
-    kind = typing.get_origin(hint) or hint
-    several = kind is list and isinstance(value, list)
-    kind = typing.get_args(hint)[0] if kind is list else kind
-    for one in value if several else [value]:
-        if not isinstance(one, kind) or (isinstance(one, bool) and kind is not bool):
-            raise UserError(f"{path}: {key} must be {_SPOKEN[kind]}, not {one!r}")
 
 
 def filled(text: str, **values: object) -> str:

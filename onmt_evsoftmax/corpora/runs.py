@@ -11,6 +11,7 @@ from typing import Any
 from onmt_evsoftmax.corpora import settings
 from onmt_evsoftmax.corpora.recipe import Recipe, filled
 from onmt_evsoftmax.normalizers import registry
+from onmt_evsoftmax.report import yaml_file
 from onmt_evsoftmax.report.console import UserError
 
 
@@ -104,8 +105,8 @@ def check_settings(recipe: Recipe, output: str | os.PathLike[str]) -> None:
 def changes(given: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
     """Settings of a mapping or of ``KEY=VALUE`` words; Snakemake hands over values as text."""
     if not isinstance(given, Mapping):
-        return dict(settings.parsed(text) for text in given)
+        return dict(yaml_file.setting(text) for text in given)
     return {
-        key: settings.value_of(value) if isinstance(value, str) else value
+        key: yaml_file.value_of(key, value) if isinstance(value, str) else value
         for key, value in given.items()
     }

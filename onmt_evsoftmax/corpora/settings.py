@@ -11,48 +11,13 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from onmt_evsoftmax.report.console import UserError
-from onmt_evsoftmax.report.files import lines_of
+from onmt_evsoftmax.report.yaml_file import read
 
 if TYPE_CHECKING:
     from onmt_evsoftmax.corpora.recipe import Recipe
 
 # Keys that say where a run is, not how it is trained.
 _PLACES = ("save_model", "log_file")
-#: What PyYAML raises; ValueError for a date that is none.
-_NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
-
-
-def read(path: Path) -> dict[str, Any]:
-    """The keys of one YAML file; a key written twice is an error, not a silent replacement."""
-    text = "\n".join(lines_of(path))
-    try:
-        node = yaml.compose(text)
-        found = yaml.safe_load(text)
-    except _NOT_YAML as error:
-        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(found, dict) or node is None:
-        raise UserError(f"{path} must be a list of keys and values")
-    keys = [key.value for key, _ in node.value]
-    for key in keys:
-        if keys.count(key) > 1:
-            raise UserError(f"{path}: the key {key!r} is written twice")
-    return found
-
-
-def parsed(text: str) -> tuple[str, Any]:
-    """``KEY=VALUE`` of ``--set``; the value is YAML."""
-    key, sign, value = text.partition("=")
-    if not sign or not key:
-        raise UserError(f"--set takes KEY=VALUE, not {text}")
-    return key, value_of(value)
-
-
-def value_of(text: str) -> Any:
-    """A value that is given as text, which is YAML."""
-    try:
-        return yaml.safe_load(text)
-    except _NOT_YAML as error:
-        raise UserError(f"the value {text!r} of a setting is not YAML") from error
 
 
 def of_run(

@@ -23,6 +23,7 @@ from onmt_evsoftmax.corpora.parallel import (
     write_lines,
     write_parts,
 )
+from onmt_evsoftmax.report import yaml_file
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.report.files import lines_of, replacing
 from onmt_evsoftmax.report.outputs import check_outputs
@@ -46,7 +47,7 @@ def finished(outputs: Sequence[Path], inputs: Iterable[Path] = ()) -> bool:
 
 def fetch(args: argparse.Namespace) -> None:
     """Have archives in the output folder: downloaded, or linked to where they are."""
-    archives = settings.read(args.sources).get("archives")
+    archives = yaml_file.read(args.sources).get("archives")
     if not isinstance(archives, dict) or not archives:
         raise UserError(f"{args.sources} lists no archives, as `FILE: [ADDRESS, CHECKSUM, …]`")
     sources = listed(archives)
@@ -249,7 +250,7 @@ def check(args: argparse.Namespace) -> None:
 
 def write_settings(args: argparse.Namespace) -> None:
     """The YAML with which ``onmt_train`` trains one run."""
-    changes = dict(settings.parsed(text) for text in args.set)
+    changes = dict(yaml_file.setting(text) for text in args.set)
     names = ("source", "target")
     chosen = {name: getattr(args, name) for name in names if getattr(args, name)}
     found = recipe.Recipe.read(args.recipe, chosen, args.study)

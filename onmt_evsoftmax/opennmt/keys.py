@@ -28,6 +28,7 @@ from onmt_evsoftmax.opennmt.options import add_parameters_of_others
 from onmt_evsoftmax.opennmt.patching import around
 from onmt_evsoftmax.opennmt.settings import EXTENDED, NORMALIZER_OPTIONS, option_of
 from onmt_evsoftmax.report.console import UserError, unknown_name
+from onmt_evsoftmax.report.yaml_file import refuse_repeated
 
 
 def patch_parse(module: Any) -> None:
@@ -73,7 +74,7 @@ def _checked_yaml(stream: Any) -> io.StringIO:
         raise UserError(f"{name} is not a text in UTF-8; give a YAML file") from error
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
-        _refuse_repeated(root, name)
+        refuse_repeated(root, name)
     except yaml.YAMLError:
         root = None  # configargparse says what is wrong with it
     except RecursionError as error:
@@ -90,26 +91,6 @@ def _checked_yaml(stream: Any) -> io.StringIO:
 
 def _is_ours(key: Any) -> bool:
     return key in (*NORMALIZER_OPTIONS, *EXTENDED) or str(key).startswith(option_of(""))
-
-
-def _refuse_repeated(node: yaml.Node | None, name: str) -> None:
-    if isinstance(node, yaml.SequenceNode):
-        for item in node.value:
-            _refuse_repeated(item, name)
-    if not isinstance(node, yaml.MappingNode):
-        return
-    lines: dict[str, int] = {}
-    for key, value in node.value:
-        if not isinstance(key, yaml.ScalarNode):
-            continue  # configargparse says that a list is no key
-        line = key.start_mark.line + 1
-        if key.value in lines:
-            raise UserError(
-                f"{name}, line {line}: the key {key.value!r} is already in line "
-                f"{lines[key.value]}; remove one of them"
-            )
-        lines[key.value] = line
-        _refuse_repeated(value, name)
 
 
 # --- options and their values ---------------------------------------------------------------------

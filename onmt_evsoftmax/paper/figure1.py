@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from onmt_evsoftmax.normalizers.registry import colour_of, records, title_of
+from onmt_evsoftmax.report import style
 from onmt_evsoftmax.report.console import command_line, real
 from onmt_evsoftmax.report.outputs import FIGURES, check_outputs
-from onmt_evsoftmax.report.palette import INK
+from onmt_evsoftmax.report.palette import INK, MARKERS
 
 #: The point of the paper's figure.
 FIGURE1_POINT = (0.4, 1.4, -0.8)
-
-#: Shapes of the points, told apart also in grey.
-_SHAPES = ("p", "s", "^", "D", "v", "P", "X")
 
 
 def normalize_point(point: Sequence[float]) -> dict[str, Tensor]:
@@ -41,15 +39,15 @@ def planar(point: Sequence[float]) -> tuple[float, float]:
 
 def draw(point: Sequence[float], path: str | Path) -> None:
     """Draw the figure; the ending of ``path`` (png, svg, pdf) chooses the format."""
-    from onmt_evsoftmax.report import style
+    marks = {"input": (list(point), INK)}
+    for name, p in normalize_point(point).items():
+        marks[title_of(name)] = (p.tolist(), colour_of(name))
+    with style.readable(marks):
+        style.save(_figure(marks), path)
 
-    with style.readable([title_of(name) for name in normalize_point(point)]):
-        style.save(_figure(point), path)
 
-
-def _figure(point: Sequence[float]) -> Any:
-    from matplotlib.figure import Figure
-
+def _figure(marks: Mapping[str, tuple[list[float], str]]) -> Figure:
+    """Title → the point and its colour."""
     figure = Figure(figsize=(5.2, 3.2))
     axes = figure.subplots()
     corners = [(1, 0, 0), (0, 1, 0), (0, 0, 1)]
@@ -65,10 +63,7 @@ def _figure(point: Sequence[float]) -> Any:
             ha=horizontal,
             va=vertical,
         )
-    marks = {"input": (point, INK, "o")}
-    for shape, (name, p) in zip(cycle(_SHAPES), normalize_point(point).items(), strict=False):
-        marks[title_of(name)] = (p.tolist(), colour_of(name), shape)
-    for title, (value, colour, shape) in marks.items():
+    for shape, (title, (value, colour)) in zip(cycle(MARKERS), marks.items(), strict=False):
         label = f"{title}  ({', '.join(f'{x:.2f}' for x in value)})"
         axes.plot(*planar(value), shape, color=colour, markersize=8, label=label, clip_on=False)
     axes.set_aspect("equal")
@@ -83,7 +78,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command_line(
         "Where each normalizer sends a point of R³, as the paper's Figure 1.",
         "example: onmt_evsoftmax figure1 -o figure1.svg",
-        "onmt_evsoftmax figure1",
     )
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help=".png, .svg or .pdf")
     parser.add_argument(

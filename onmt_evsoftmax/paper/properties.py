@@ -7,7 +7,6 @@ points with one support, since it jumps where the support changes.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from onmt_evsoftmax.normalizers.registry import Normalizer, records, title_of
 from onmt_evsoftmax.report.console import command_line, terminal_width, whole
-from onmt_evsoftmax.report.table import Table
+from onmt_evsoftmax.report.table import Table, as_json
 
 Function = Callable[..., Tensor]
 
@@ -77,7 +76,7 @@ def full_domain(f: Function, scores: Tensor) -> tuple[Tensor, str]:
     """f(v) is a distribution for every v, however large."""
     p = f(torch.cat([scores, scores * 1e12, scores * 1e-12]))
     error = (p.sum(-1) - 1).abs() + (-p).clamp(min=0).amax(-1)
-    return error.nan_to_num(nan=1.0).view(3, -1).amax(0), "f(v) is no distribution"
+    return error.nan_to_num(nan=1.0).view(3, -1).amax(0), "f(v) is not a distribution"
 
 
 PROPERTIES = {
@@ -195,7 +194,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             title: {name: asdict(cell) for name, cell in row.items()}
             for title, row in cells.items()
         }
-        print(json.dumps(plain, ensure_ascii=False, indent=2))
+        print(as_json(plain), end="")
     else:
         print(render(cells), end="")
     return 0

@@ -154,11 +154,12 @@ def read(scores: Path, attended: Sequence[tuple[str, Path]]) -> Study:
         seeds = {name: len(found) for name, found in told["systems"].items()}
         systems = list(seeds)
         silent = {name: _silent(told["metrics"], name) for name in systems}
+        if not rows:
+            raise UserError(f"{scores} has no metric; run onmt_score again with at least one")
+        quality = next(iter(rows))
+        qualities = [_runs(found) for found in told["metrics"][0]["systems"].values()]
     except _NOT_THAT as error:
         raise UserError(f"{scores} is not the JSON of onmt_score ({error!r})") from error
-    if not rows:
-        raise UserError(f"{scores} has no metric; run onmt_score again with at least one")
-    quality = next(iter(rows))
     entries = _entries(attended)
     for label, measure in {**_MEASURES, **_FURTHER_MEASURES}.items():
         if values := _values(measure, entries):
@@ -171,8 +172,7 @@ def read(scores: Path, attended: Sequence[tuple[str, Path]]) -> Study:
         notes.append(f"* p < 0.05, ** p < 0.01 against {title_of(str(told['baseline']))}")
     if any(count > 1 for count in seeds.values()):
         notes.append("± standard error over training seeds")
-        runs = [found.get("runs", []) for found in told["metrics"][0]["systems"].values()]
-        if difference := detectable_difference(runs):
+        if difference := detectable_difference(qualities):
             notes.append(
                 f"with this many seeds a difference of {difference:.2f} {quality} would show "
                 "(t test, two-sided at 0.05, power 0.8)"
@@ -221,8 +221,13 @@ def _values(
 
 def _silent(metrics: Sequence[Mapping[str, Any]], name: str) -> int:
     """How many runs of a system score nothing at all, as those do that translate nothing."""
-    found = [m["systems"][name].get("runs", [1.0]) for m in metrics if m.get("higher_is_better")]
+    found = [_runs(m["systems"][name]) for m in metrics if m.get("higher_is_better")]
     return sum(not any(scores) for scores in zip(*found, strict=True))
+
+
+def _runs(found: Mapping[str, Any]) -> list[float]:
+    """A system's score in each of its runs, where they are told."""
+    return [float(score) for score in found.get("runs", [])]
 
 
 def _json(path: Path) -> Any:

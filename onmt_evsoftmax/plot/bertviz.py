@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from onmt_evsoftmax.report.files import replacing
 from onmt_evsoftmax.trace import Record
@@ -23,7 +21,8 @@ def arguments(record: Record) -> dict[str, Any]:
     names = {"encoder": "encoder_attention", "decoder": "decoder_attention"}
     result: dict[str, Any] = {}
     for kind, attention in record.attention.items():
-        result[names.get(kind, "cross_attention")] = _layers(attention.weights)
+        layers = [torch.from_numpy(layer[None].copy()) for layer in attention.weights]
+        result[names.get(kind, "cross_attention")] = layers
     if "encoder" in record.attention or "context" in record.attention:
         result["encoder_tokens"] = list(record.source.tokens)
     if "decoder" in record.attention or "context" in record.attention:
@@ -38,7 +37,3 @@ def save(record: Record, path: str | os.PathLike[str]) -> None:
     """Write the arguments so that ``bertviz.model_view(**torch.load(path))`` shows them."""
     with replacing(path) as temporary:
         torch.save(arguments(record), temporary)
-
-
-def _layers(weights: np.ndarray) -> list[Tensor]:
-    return [torch.from_numpy(layer[None].copy()) for layer in weights]

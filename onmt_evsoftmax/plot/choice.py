@@ -6,7 +6,9 @@ from onmt_evsoftmax.report.console import UserError
 
 #: Rows derived from all heads of a layer, beside the numbers of heads.
 MEAN, ROLLOUT = -1, -2
-_DERIVED = {"mean": MEAN, "rollout": ROLLOUT}
+_NAMES = {"mean": MEAN, "rollout": ROLLOUT}
+#: What they are called where they are shown.
+DERIVED = {MEAN: "mean of heads", ROLLOUT: "rollout"}
 
 
 def parse(text: str, count: int, option: str, derived: bool = False) -> list[int]:
@@ -17,8 +19,8 @@ def parse(text: str, count: int, option: str, derived: bool = False) -> list[int
             chosen += range(count)
         elif part == "last":
             chosen.append(count - 1)
-        elif part in _DERIVED and derived:
-            chosen.append(_DERIVED[part])
+        elif part in _NAMES and derived:
+            chosen.append(_NAMES[part])
         else:
             chosen += _range(part, count, option, derived)
     return list(dict.fromkeys(chosen))

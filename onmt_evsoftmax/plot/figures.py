@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onmt_evsoftmax.attended.alignment import Gold, gold_of
-from onmt_evsoftmax.corpora.marks import NO_WORD
 from onmt_evsoftmax.normalizers.registry import PALETTE
 from onmt_evsoftmax.plot import bars, choice, panels
 from onmt_evsoftmax.report import style
 from onmt_evsoftmax.report.console import UserError
-from onmt_evsoftmax.trace import Grid, Record, Tokens, grid
+from onmt_evsoftmax.trace import Grid, Record, grid
 from onmt_evsoftmax.trace.derived import DERIVED
 from onmt_evsoftmax.trace.source import Source
 
@@ -52,30 +51,27 @@ def _heads(
 ) -> list[tuple[str, NDArray[np.floating], NDArray[np.bool_]]]:
     """(name, weights, support) of every layer and head that was asked for."""
     layers, heads = view.weights.shape[:2]
-    chosen = []
-    derived = {choice.MEAN: "mean of heads", choice.ROLLOUT: "rollout"}
-    wanted = choice.parse(options.head, heads, "--head", derived=True)
-    views = {
-        head: _derived(source, record, kind, derived[head], options.level)
-        for head in wanted
-        if head in derived
-    }
-    for layer in choice.parse(options.layer, layers, "--layer"):
-        for head in wanted:
-            of, at = (views[head], 0) if head in derived else (view, head)
-            name = f"layer {layer + 1}, {derived.get(head, f'head {head + 1}')}"
-            chosen.append((name, of.weights[layer, at], of.support[layer, at]))
-    return chosen
+    wanted = [
+        (choice.DERIVED[head], _derived(source, record, kind, choice.DERIVED[head], options), 0)
+        if head in choice.DERIVED
+        else (f"head {head + 1}", view, head)
+        for head in choice.parse(options.head, heads, "--head", derived=True)
+    ]
+    return [
+        (f"layer {layer + 1}, {name}", of.weights[layer, head], of.support[layer, head])
+        for layer in choice.parse(options.layer, layers, "--layer")
+        for name, of, head in wanted
+    ]
 
 
-def _derived(source: Source, record: Record, kind: str, name: str, level: str) -> Grid:
+def _derived(source: Source, record: Record, kind: str, name: str, options: Namespace) -> Grid:
     made = DERIVED[name](record)
     if kind not in made.attention:
         raise UserError(
             f"{source.trace.path}: the {name} of {kind} attention goes through the encoder's, "
             "which was not traced"
         )
-    return grid(made, kind, level, source.trace.header.subwords)
+    return grid(made, kind, options.level, source.trace.header.subwords)
 
 
 def _heatmaps(
@@ -87,7 +83,10 @@ def _heatmaps(
     several = len(views) > 1
     lines = []
     for source, record, view in views:
-        outlines = _outlines(record, kind, options.level, gold, options.align)
+        outlines = None
+        if gold is not None and kind == "context":
+            links = gold_of(record, gold, options.align)
+            outlines = panels.gold_cells(links, view.row_words, view.key_words)
         lines.append(
             [
                 panels.Panel(
@@ -114,26 +113,6 @@ def _heatmaps(
         columns = options.columns or (len(lines) if several else None)
         figure = panels.draw(chosen, columns, options.values)
         style.save(figure, options.output)
-
-
-def _outlines(
-    record: Record, kind: str, level: str, gold: Sequence[Gold] | None, name: str
-) -> NDArray[np.int8] | None:
-    if gold is None or kind != "context":
-        return None
-    rows, keys = record.axes(kind)
-    return panels.gold_cells(gold_of(record, gold, name), _words(rows, level), _words(keys, level))
-
-
-def _words(side: Tokens, level: str) -> list[int]:
-    """The word of each row or key; at the level of words every unit once."""
-    if level == "subword":
-        return list(side.words)
-    words: list[int] = []
-    for word in side.words:
-        if word == NO_WORD or not words or words[-1] != word:
-            words.append(word)
-    return words
 
 
 def _bars(views: Sequence[tuple[Source, Record, Grid]], kind: str, options: Namespace) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.textpath import text_to_path
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from onmt_evsoftmax.attended.alignment import Gold
 from onmt_evsoftmax.report import palette, style
@@ -24,6 +25,11 @@ _CELL = 0.2  # inches
 _SMALLEST_CELL = 0.07
 #: Corners of the frame of a zero, within its cell.
 _FRAME = np.array([(0.06, 0.06), (0.94, 0.06), (0.94, 0.94), (0.06, 0.94)])
+#: How a link of a gold alignment is outlined, and what it is called.
+_GOLD: dict[int, tuple[Any, str]] = {
+    2: ("-", "gold alignment"),
+    1: ((0, (1.5, 1)), "gold, possible"),
+}
 _GAP, _TITLE, _BAR, _LEGEND = 0.12, 0.2, 0.75, 0.32
 
 
@@ -115,7 +121,10 @@ def _draw_panel(axes: Axes, panel: Panel, scale: Normalize, label: float, values
     )
     if panel.gold is not None:
         for r, k in np.argwhere(panel.gold > 0):
-            axes.add_patch(_outline(k, r, sure=panel.gold[r, k] == 2))
+            line, _ = _GOLD[panel.gold[r, k]]
+            outline = Rectangle((k + 0.08, r + 0.08), 0.84, 0.84, fill=False, zorder=3)
+            outline.set(edgecolor=palette.GOLD, linestyle=line, linewidth=1.2)
+            axes.add_patch(outline)
     if values:
         for r, k in np.argwhere(panel.support):
             weight = panel.weights[r, k]
@@ -134,19 +143,6 @@ def _draw_panel(axes: Axes, panel: Panel, scale: Normalize, label: float, values
     axes.spines[:].set_visible(False)
 
 
-def _outline(key: float, row: float, sure: bool) -> Rectangle:
-    return Rectangle(
-        (key + 0.08, row + 0.08),
-        0.84,
-        0.84,
-        fill=False,
-        edgecolor=palette.GOLD,
-        linewidth=1.2,
-        linestyle="-" if sure else (0, (1.5, 1)),
-        zorder=3,
-    )
-
-
 def _legend(panels: Sequence[Panel]) -> list[Patch]:
     """Only what occurs in the figure."""
     entries: list[Patch] = []
@@ -154,24 +150,17 @@ def _legend(panels: Sequence[Panel]) -> list[Patch]:
         entries.append(Patch(facecolor="white", edgecolor=palette.GRID, label="exactly 0"))
     small = style.WEIGHTS(0.0)
     entries.append(Patch(facecolor=small, edgecolor="white", label="small, but not 0"))
-    for level, name in ((2, "gold alignment"), (1, "gold, possible")):
+    for level, (line, name) in _GOLD.items():
         if any(p.gold is not None and (p.gold == level).any() for p in panels):
-            entries.append(
-                Patch(
-                    fill=False,
-                    edgecolor=palette.GOLD,
-                    linestyle="-" if level == 2 else (0, (1.5, 1)),
-                    label=name,
-                )
-            )
+            entries.append(Patch(fill=False, edgecolor=palette.GOLD, linestyle=line, label=name))
     return entries
 
 
-def gold_cells(gold: Gold, row_words: Sequence[int], key_words: Sequence[int]) -> NDArray[np.int8]:
+def gold_cells(gold: Gold, row_words: ArrayLike, key_words: ArrayLike) -> NDArray[np.int8]:
     """Outlines for a matrix: row and key of each cell given as word numbers, −1 for none."""
-    cells = np.zeros((len(row_words), len(key_words)), np.int8)
-    for r, target in enumerate(row_words):
-        for k, source in enumerate(key_words):
-            link = (source, target)
-            cells[r, k] = 2 if link in gold.sure else int(link in gold.possible)
+    rows, keys = np.asarray(row_words), np.asarray(key_words)
+    cells = np.zeros((rows.size, keys.size), np.int8)
+    for mark, links in ((1, gold.possible), (2, gold.sure)):
+        for source, target in links:
+            cells[np.ix_(rows == target, keys == source)] = mark
     return cells

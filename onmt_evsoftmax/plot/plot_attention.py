@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-import onmt_evsoftmax
 from onmt_evsoftmax.attended.alignment import Gold, read_gold
 from onmt_evsoftmax.plot import choice
 from onmt_evsoftmax.report import console
@@ -169,7 +168,6 @@ def _page(
         level=options.level,
         gold=gold,
         gold_name=options.align or "",
-        version=onmt_evsoftmax.__version__,
         progress=bar.update,
     )
     bar.close()

@@ -11,8 +11,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 import onmt_evsoftmax
@@ -21,15 +20,15 @@ import onmt_evsoftmax
 class UserError(Exception):
     """One sentence for the user: what is wrong, where (file, line, key) and what to do."""
 
-    #: What the user called, if it was not the script itself.
-    program: str | None = None
-
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that knows the version, completes for the shell and tells mistakes in a sentence."""
+    """A parser that knows the version, completes for the shell and tells mistakes in a sentence.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    Its help keeps the lines of description and epilog; so does that of its sub-commands.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **options})
         self.add_argument(
             "--version",
             action="version",
@@ -48,16 +47,9 @@ class _Parser(argparse.ArgumentParser):
         return super().parse_args(*args, **kwargs)
 
 
-def command_line(
-    description: str | None, epilog: str, prog: str | None = None
-) -> argparse.ArgumentParser:
-    """A parser without options whose help keeps the lines of ``description`` and ``epilog``."""
-    return _Parser(
-        prog=prog or _program(),
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def command_line(description: str | None, epilog: str) -> argparse.ArgumentParser:
+    """A parser without options, for the program that the user called."""
+    return _Parser(prog=_program(), description=description, epilog=epilog)
 
 
 def whole(least: int = 0, most: int | None = None) -> Callable[[str], int]:
@@ -115,7 +107,7 @@ def run(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
         code = main(None) or 0
         sys.stdout.flush()
     except UserError as error:
-        code = _failed(str(error), error.program)
+        code = _failed(str(error))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         code = 130
@@ -133,8 +125,8 @@ def run(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
     sys.exit(code)
 
 
-def _failed(message: str, program: str | None = None) -> int:
-    print(f"{program or _program()}: error: {message}".replace("\n", r"\n"), file=sys.stderr)
+def _failed(message: str) -> int:
+    print(f"{_program()}: error: {message}".replace("\n", r"\n"), file=sys.stderr)
     return 2
 
 
@@ -168,27 +160,7 @@ def _terminated(*_: object) -> NoReturn:
     sys.exit(128 + signal.SIGTERM)
 
 
-# Set while ``onmt_evsoftmax COMMAND`` runs a command, whose usage and errors then say so.
-_called_as: str | None = None
-
-
-@contextmanager
-def called(name: str) -> Iterator[None]:
-    """Let usage and errors inside this block name the program ``name``."""
-    global _called_as
-    _called_as = name
-    try:
-        yield
-    except UserError as error:
-        error.program = name
-        raise
-    finally:
-        _called_as = None
-
-
 def _program() -> str:
     """The name the user typed: of the script, or of the package after ``python -m``."""
-    if _called_as:
-        return _called_as
     folder, name = os.path.split(sys.argv[0])
     return os.path.basename(folder) if name == "__main__.py" else name

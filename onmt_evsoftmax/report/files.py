@@ -43,9 +43,12 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 def check_replaceable(path: str | os.PathLike[str]) -> None:
     """Refuse a pipe or a device, which a file with its name would take the place of."""
-    found = Path(path)
-    if found.exists() and not found.is_file() and not found.is_dir():
+    if _is_special(Path(path)):
         raise UserError(f"{path} is not a file but a pipe or a device; give the name of a file")
+
+
+def _is_special(path: Path) -> bool:
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def cannot_write(path: str | os.PathLike[str], error: OSError) -> UserError:
@@ -103,8 +106,7 @@ def decode_line(path: str | os.PathLike[str], number: int, line: bytes) -> str:
 
 def need_file(path: str | os.PathLike[str]) -> None:
     """Refuse a pipe, a device or ``-`` where a file is read twice or from its middle."""
-    found = Path(path)
-    if str(path) == "-" or (found.exists() and not found.is_file() and not found.is_dir()):
+    if str(path) == "-" or _is_special(Path(path)):
         raise UserError(f"{path} is not a file that can be read twice; save it to one first")
 
 

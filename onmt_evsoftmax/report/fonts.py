@@ -37,11 +37,8 @@ def choose(texts: Iterable[str]) -> tuple[list[str], str]:
 def _needs_glyph(char: str) -> bool:
     """Whether the character shows: not spaces, controls, joiners or variation selectors."""
     category = unicodedata.category(char)
-    return not (category in ("Zs", "Cc", "Cf", "Zl", "Zp") or "VARIATION" in _name(char))
-
-
-def _name(char: str) -> str:
-    return unicodedata.name(char, "")
+    invisible = category in ("Zs", "Cc", "Cf", "Zl", "Zp")
+    return not (invisible or "VARIATION" in unicodedata.name(char, ""))
 
 
 @lru_cache(maxsize=512)

@@ -24,5 +24,5 @@ _ESCAPES = {
 
 
 def escape(text: str) -> str:
-    """The text with every character that means something else to LaTeX replaced."""
-    return "".join(_ESCAPES.get(char, char) for char in text)
+    """The text in one line, with every character that means something else to LaTeX replaced."""
+    return "".join(_ESCAPES.get(char, char) for char in " ".join(text.splitlines()))

@@ -58,7 +58,7 @@ class Table:
         A table that is too wide wraps its labels, then puts its number columns below each other
         in several blocks. Numbers are never broken.
         """
-        lines = [list(self.columns), *([_plain(cell) for cell in row] for row in self.rows)]
+        lines = [[_line(_plain(cell)) for cell in row] for row in (self.columns, *self.rows)]
         widths = [max(_width(line[i]) for line in lines) for i in range(len(self.columns))]
         if width is not None:
             widths = self._narrowed(widths, width)
@@ -69,7 +69,7 @@ class Table:
         ]  # fmt: skip
         notes = [_wrapped(note, width, "  ") for note in self.notes]
         head = [_wrapped(self.title, width), ""] if self.title else []
-        foot = ["", *self.signatures] if self.signatures else []
+        foot = ["", *map(_line, self.signatures)] if self.signatures else []
         return "\n".join([*head, "\n\n".join(blocks), *notes, *foot, ""])
 
     def _narrowed(self, widths: list[int], width: int) -> list[int]:
@@ -105,7 +105,7 @@ class Table:
         lines += [_markdown_line(row) for row in self.rows]
         head = [f"### {_markdown(self.title)}", ""] if self.title else []
         notes = ["", *(f"{_markdown(note)}  " for note in self.notes)] if self.notes else []
-        made = ["", *(f"- `{line}`" for line in self.signatures)] if self.signatures else []
+        made = ["", *(f"- `{_line(s)}`" for s in self.signatures)] if self.signatures else []
         return "\n".join([*head, *lines, *notes, *made, ""])
 
     def latex(self) -> str:
@@ -115,7 +115,7 @@ class Table:
         caption += rf"\label{{{self.reference}}}" if self.reference else ""
         head = [r"\toprule", _latex_line(self.columns), r"\midrule"]
         body = [_latex_line(row) for row in self.rows]
-        made = [f"% {line}" for line in self.signatures]
+        made = [f"% {_line(s)}" for s in self.signatures]
         if len(body) > _PAGE:
             return _lines(
                 r"% needs \usepackage{booktabs,longtable}",
@@ -148,9 +148,8 @@ class Table:
         )
 
     def json(self) -> str:
-        """``data``; without it, a list of the rows, each by the names of its columns."""
-        rows = [dict(zip(self.columns, map(_plain, row), strict=True)) for row in self.rows]
-        return as_json(rows if self.data is None else self.data)
+        """``data``, for a program."""
+        return as_json(self.data)
 
 
 def render(tables: Sequence[Table], extension: str, width: int | None = None) -> str:
@@ -173,6 +172,11 @@ def as_json(data: Any) -> str:
 
 def _plain(cell: Cell) -> str:
     return cell if isinstance(cell, str) else cell.text + cell.stars + cell.after
+
+
+def _line(text: str) -> str:
+    """The text in one line: a name may have a line break, a row of a table may not."""
+    return " ".join(text.splitlines())
 
 
 def _width(text: str) -> int:
@@ -227,7 +231,7 @@ def _wrapped(text: str, width: int | None, indent: str = "") -> str:
 
 
 def _markdown(text: str) -> str:
-    return re.sub(r"([|*_<>`\\])", r"\\\1", text)
+    return re.sub(r"([|*_<>`\\])", r"\\\1", _line(text))
 
 
 def _markdown_line(cells: Sequence[Cell]) -> str:

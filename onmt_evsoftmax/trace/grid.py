@@ -20,7 +20,8 @@ class Grid:
 
     ``weights``: float ``(layers, heads, rows, keys)``; ``support``: boolean, the same shape, True
     where the key is attended; ``available``: boolean ``(rows, keys)``, True where the query may
-    look. ``row_is_text[r]`` is False for what the model added, such as ``</s>``.
+    look. ``row_words`` and ``key_words`` are the indices of their words, ``NO_WORD`` for what the
+    model added, such as ``</s>``.
     """
 
     weights: NDArray[np.floating]
@@ -28,8 +29,16 @@ class Grid:
     available: NDArray[np.bool_]
     rows: tuple[str, ...]
     keys: tuple[str, ...]
-    row_is_text: NDArray[np.bool_]
-    key_is_text: NDArray[np.bool_]
+    row_words: NDArray[np.int_]
+    key_words: NDArray[np.int_]
+
+    @property
+    def row_is_text(self) -> NDArray[np.bool_]:
+        return self.row_words != NO_WORD
+
+    @property
+    def key_is_text(self) -> NDArray[np.bool_]:
+        return self.key_words != NO_WORD
 
 
 def grid(record: Record, kind: str, level: str, subwords: Mapping[str, str]) -> Grid:
@@ -51,11 +60,11 @@ def grid(record: Record, kind: str, level: str, subwords: Mapping[str, str]) -> 
             allowed,
             labels(rows, row_scheme),
             labels(keys, key_scheme),
-            ~np.array(rows.special, dtype=bool),
-            ~np.array(keys.special, dtype=bool),
+            np.array(rows.words, dtype=int),
+            np.array(keys.words, dtype=int),
         )
-    of_row, row_names, row_is_text = _units(rows, row_scheme)
-    of_key, key_names, key_is_text = _units(keys, key_scheme)
+    of_row, row_names, row_words = _units(rows, row_scheme)
+    of_key, key_names, key_words = _units(keys, key_scheme)
     mean = of_row / np.maximum(of_row.sum(1, keepdims=True), 1)
     return Grid(
         mean @ attention.weights.astype(np.float64) @ of_key.T,
@@ -63,27 +72,25 @@ def grid(record: Record, kind: str, level: str, subwords: Mapping[str, str]) -> 
         (of_row @ allowed.astype(np.float32) @ of_key.T) > 0,
         row_names,
         key_names,
-        row_is_text,
-        key_is_text,
+        row_words,
+        key_words,
     )
 
 
 def _units(
     side: Tokens, scheme: str
-) -> tuple[NDArray[np.float32], tuple[str, ...], NDArray[np.bool_]]:
-    """Membership matrix ``(units, tokens)``, the units' names, and which of them are text.
+) -> tuple[NDArray[np.float32], tuple[str, ...], NDArray[np.int_]]:
+    """Membership matrix ``(units, tokens)``, the units' names, and the words that they are.
 
     Units are words and single special tokens, in the order of the line.
     """
     texts = word_texts(side, scheme)
     member = np.zeros((len(side), len(side)), np.float32)
     names: list[str] = []
-    is_text: list[bool] = []
-    last = NO_WORD
+    words: list[int] = []
     for position, (token, word) in enumerate(zip(side.tokens, side.words, strict=True)):
-        if word == NO_WORD or word != last:
+        if word == NO_WORD or not words or word != words[-1]:
             names.append(token if word == NO_WORD else texts[word])
-            is_text.append(word != NO_WORD)
+            words.append(word)
         member[len(names) - 1, position] = 1
-        last = word
-    return member[: len(names)], tuple(names), np.array(is_text, dtype=bool)
+    return member[: len(names)], tuple(names), np.array(words, dtype=int)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from onmt_evsoftmax.report import memory, outputs
-from onmt_evsoftmax.report.console import UserError, called, command_line, run, whole
+from onmt_evsoftmax.report.console import UserError, command_line, run, whole
 from onmt_evsoftmax.vae import configuration, data, distributed, figures
 from onmt_evsoftmax.vae.experiment import Configuration, Experiment, experiments
 from onmt_evsoftmax.vae.jobs import Study
@@ -42,15 +42,13 @@ def _parser() -> argparse.ArgumentParser:
         "table",
         help="mean ± standard error over the seeds of finished jobs",
         epilog="example:\n  onmt_evsoftmax vae table runs/vae/cvae -o cvae.tex",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     outputs.add_output(table, "a table as .txt, .md, .tex or .json")
-    table.set_defaults(action=_table)
+    table.set_defaults(action=lambda a: _table(a.folders, a.output, a.json))
     drawn = commands.add_parser(
         "figures",
         help="draw the experiment's figures from finished jobs",
         epilog="example:\n  onmt_evsoftmax vae figures runs/vae/cvae --format pdf",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     drawn.add_argument(
         "-o", "--output", metavar="FOLDER", help="where to put them (default: the first FOLDER)"
@@ -59,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     drawn.add_argument(
         "--format", nargs="+", default=["png"], choices=kinds, help="of the files (default: png)"
     )
-    drawn.set_defaults(action=_figures)
+    drawn.set_defaults(action=lambda a: _figures(a.folders, a.output, a.format))
     for command in (table, drawn):
         command.add_argument(
             "folders", nargs="+", metavar="FOLDER", help="output of an experiment or of a job"
@@ -80,60 +78,49 @@ def _add_experiment(commands: Any, name: str, experiment: Experiment[Any]) -> No
         f"  onmt_evsoftmax vae {name} -o runs/vae/short --set epochs=3 --set seeds=[1]\n"
         f"  onmt_evsoftmax vae {name} --normalizer evsoftmax --seed 1\n"
         f"  torchrun --nproc_per_node=2 -m onmt_evsoftmax.vae {name}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "-o",
         "--output",
         default=f"runs/vae/{name}",
         metavar="FOLDER",
         help="for models, results, table and figures (default: %(default)s)",
     )
-    parser.add_argument(
-        "--config", metavar="YAML", help=f"settings (default: those of recipes/vae/{name}.yaml)"
-    )
-    parser.add_argument(
+    recipe = f"recipes/vae/{name}.yaml"
+    add("--config", metavar="YAML", help=f"settings (default: those of {recipe})")
+    add(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help=f"override a key, of those in recipes/vae/{name}.yaml; may be repeated",
+        help=f"override a key, of those in {recipe}; may be repeated",
     )
     method = parser.add_mutually_exclusive_group()
     for key in experiment.configuration.choices:
         if key != "seeds":
+            kind = key.removesuffix("s")
             method.add_argument(
-                f"--{_kind(key)}",
+                f"--{kind}",
                 dest="method",
                 type=lambda text, key=key: (key, text),
                 metavar="NAME",
-                help=f"only this {_kind(key)}",
+                help=f"only this {kind}",
             )
-    parser.add_argument("--seed", type=int, metavar="N", help="only this seed")
-    parser.add_argument(
-        "--shared-only", action="store_true", help="train only the models that all jobs share"
-    )
-    parser.add_argument("--data-dir", metavar="FOLDER", help="where the data set's files are")
-    parser.add_argument(
-        "--download", action="store_true", help="download them into --data-dir first"
-    )
-    parser.add_argument("--device", help="cpu or cuda (default: cuda if there is one)")
-    parser.add_argument(
+    add("--seed", type=int, metavar="N", help="only this seed")
+    add("--shared-only", action="store_true", help="train only the models that all jobs share")
+    add("--data-dir", metavar="FOLDER", help="where the data set's files are")
+    add("--download", action="store_true", help="download them into --data-dir first")
+    add("--device", help="cpu or cuda (default: cuda if there is one)")
+    add(
         "--threads",
         type=whole(1),
         metavar="N",
         help="threads on a CPU (default: few, as small models want)",
     )
-    parser.add_argument(
-        "--no-tensorboard", action="store_true", help="write no event files for TensorBoard"
-    )
-    parser.add_argument("--json", action="store_true", help="print the table as JSON")
+    add("--no-tensorboard", action="store_true", help="write no event files for TensorBoard")
+    add("--json", action="store_true", help="print the table as JSON")
     parser.set_defaults(action=_experiment, experiment=experiment)
-
-
-def _kind(key: str) -> str:
-    """``normalizers`` → ``normalizer``."""
-    return key.removesuffix("s")
 
 
 def _experiment(arguments: argparse.Namespace) -> None:
@@ -176,9 +163,8 @@ def _experiment(arguments: argparse.Namespace) -> None:
             for method in asked.methods():
                 study.run_job(method, seed)
         if distributed.rank() == 0 and not one_job:
-            found = {"folders": [arguments.output], "json": arguments.json}
-            _table(argparse.Namespace(**found, output=[]))
-            _figures(argparse.Namespace(**found, output=None, format=["png"]))
+            _table([arguments.output], [], arguments.json)
+            _figures([arguments.output], None, ["png"])
     finally:
         distributed.stop()
 
@@ -215,22 +201,20 @@ def _asked(settings: Configuration, arguments: argparse.Namespace) -> Configurat
         raise UserError(str(error)) from error
 
 
-def _table(arguments: argparse.Namespace) -> None:
-    found = find_results(arguments.folders)
-    outputs.check_outputs(arguments.output, outputs.TABLES, inputs=found)
-    table = table_of(read_results(arguments.folders))
-    outputs.publish(lambda _: [table], table.json, arguments.output, print_json=arguments.json)
+def _table(folders: Sequence[str], paths: Sequence[str], as_json: bool) -> None:
+    outputs.check_outputs(paths, outputs.TABLES, inputs=find_results(folders))
+    table = table_of(read_results(folders))
+    outputs.publish(lambda _: [table], table.json, paths, print_json=as_json)
 
 
-def _figures(arguments: argparse.Namespace) -> None:
-    results = read_results(arguments.folders)
+def _figures(folders: Sequence[str], output: str | None, kinds: Sequence[str]) -> None:
+    results = read_results(folders)
     drawings = experiments()[results[0]["experiment"]].figures
-    folder = Path(arguments.output or arguments.folders[0])
-    for kind in arguments.format:
-        for path in figures.draw(drawings, results, folder, kind):
+    for kind in kinds:
+        for path in figures.draw(drawings, results, Path(output or folders[0]), kind):
             print(path)
 
 
 if __name__ == "__main__":
-    with called("onmt_evsoftmax vae"):
-        run(main)
+    sys.argv[0] = "onmt_evsoftmax vae"
+    run(main)

@@ -52,5 +52,5 @@ def train_classifier(run: Run, data: DataSet, epochs: int) -> tuple[DigitClassif
         return {"accuracy": float((scores.argmax(-1) == data.test.labels).float().mean())}
 
     schedule = Schedule(len(images), 128, epochs)
-    history = train(run, "classifier", model, optimizer, schedule, loss, evaluate)
-    return model.eval(), history[-1]["accuracy"]
+    trained = train(run, "classifier", model, optimizer, schedule, loss, evaluate)
+    return model, trained.final["accuracy"]

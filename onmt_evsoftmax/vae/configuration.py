@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 
-from onmt_evsoftmax.report.console import UserError, unknown_name
+from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.report.files import replacing
+from onmt_evsoftmax.report.yaml_file import entries, read, setting, typed
 
 C = TypeVar("C")
 
@@ -25,19 +26,11 @@ FILE = "config.yaml"
 
 def load(kind: type[C], path: str | Path | None = None, overrides: Sequence[str] = ()) -> C:
     """A ``kind`` with the file's keys, then the overrides (``key=value``), over its defaults."""
-    values: dict[str, Any] = {}
-    if path is not None:
-        values.update(_convert(kind, place, key, value) for place, key, value in _read(path))
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        place = f"--set {override}"
-        if not equals:
-            raise UserError(f"{place}: must be KEY=VALUE")
-        try:
-            value = yaml.safe_load(text)
-        except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that is none
-            raise UserError(f"{place}: {text!r} is not YAML") from error
-        values.update([_convert(kind, place, key.strip(), value)])
+    hints = typing.get_type_hints(kind)
+    fields = {f.name: hints[f.name] for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    given = list(entries(path)) if path is not None else []
+    given += [(f"--set {override}", *setting(override)) for override in overrides]
+    values = {key: typed(fields, place, key, value) for place, key, value in given}
     try:
         return kind(**values)
     except ValueError as error:
@@ -54,12 +47,9 @@ def save(configuration: Any, path: Path) -> None:
 def saved(path: Path, choices: Sequence[str]) -> dict[str, Any] | None:
     """Every key that ``save`` wrote, but those that choose jobs; None if it cannot be read."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, ValueError):
+        return {key: value for key, value in read(path).items() if key not in choices}
+    except UserError:
         return None
-    if not isinstance(values, dict):
-        return None
-    return {key: value for key, value in values.items() if key not in choices}
 
 
 def refuse_other(configuration: Any, path: Path) -> None:
@@ -99,69 +89,3 @@ def check_numbers(configuration: Any, *may_be_zero: str) -> None:
                 continue
             if not (number > 0 or (number == 0 and key in may_be_zero)):
                 raise ValueError(f"{key} must be positive, not {number}")
-
-
-def _read(path: str | Path) -> Iterator[tuple[str, str, Any]]:
-    """(place, key, value) of every entry of a YAML mapping."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-        loader = yaml.SafeLoader(text)
-        node = loader.get_single_node()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
-    if node is None:
-        return
-    if not isinstance(node, yaml.MappingNode):
-        raise UserError(f"{path}: must be a list of `key: value`")
-    seen: set[str] = set()
-    for key_node, value_node in node.value:
-        place = f"{path}, line {key_node.start_mark.line + 1}"
-        key = str(key_node.value)
-        if key in seen:
-            raise UserError(f"{place}: {key} is given twice; keep one")
-        seen.add(key)
-        try:
-            value = loader.construct_object(value_node, deep=True)
-        except (yaml.YAMLError, ValueError) as error:  # an unknown tag, or a date that is none
-            reason = getattr(error, "problem", None) or error
-            raise UserError(f"{place}: the value of {key} is not YAML: {reason}") from error
-        yield place, key, value
-
-
-def _convert(kind: type, place: str, key: str, value: Any) -> tuple[str, Any]:
-    keys = [field.name for field in dataclasses.fields(kind)]
-    if key not in keys:
-        raise UserError(f"{place}: {unknown_name('key', key, keys)}")
-    wanted = typing.get_type_hints(kind)[key]
-    element = typing.get_args(wanted)
-    if typing.get_origin(wanted) is dict:
-        if not isinstance(value, dict):
-            raise UserError(f"{place}: {key} must be `name: value` pairs, not {value!r}")
-        pairs = value.items()
-        return key, {
-            _scalar(place, key, name, element[0]): _scalar(place, f"{key}, {name}", v, element[1])
-            for name, v in pairs
-        }
-    if element:
-        if not isinstance(value, list):
-            value = [value]
-        return key, [_scalar(place, key, item, element[0]) for item in value]
-    return key, _scalar(place, key, value, wanted)
-
-
-def _scalar(place: str, key: str, value: Any, wanted: type) -> Any:
-    # YAML 1.1 reads 1e-3 as text and 1 as an integer; both are fine where a float is wanted.
-    if wanted is float and isinstance(value, (int, str)) and not isinstance(value, bool):
-        try:
-            return float(value)
-        except ValueError:
-            pass
-    if type(value) is not wanted:
-        raise UserError(f"{place}: {key} must be {_spoken(wanted)}, not {value!r}")
-    return value
-
-
-def _spoken(kind: type) -> str:
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[kind]

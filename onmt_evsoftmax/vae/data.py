@@ -59,7 +59,6 @@ class Images(NamedTuple):
 class DataSet(NamedTuple):
     """Training and test images with the names of the classes."""
 
-    name: str
     train: Images
     test: Images
     classes: list[str]
@@ -92,7 +91,7 @@ def load(
         if fetch:
             _fetch(name, place)
         data = _mnist(place) if name == "mnist" else _tiny_imagenet(place, classes, size)
-    return _first_classes(data, classes) if classes else data
+    return _first_classes(name, data, classes) if classes else data
 
 
 def _fetch(name: str, place: Path) -> None:
@@ -108,14 +107,14 @@ def _fetch(name: str, place: Path) -> None:
     distributed.wait()
 
 
-def _first_classes(data: DataSet, classes: int) -> DataSet:
-    _check_classes(data.name, len(data.classes), classes)
+def _first_classes(name: str, data: DataSet, classes: int) -> DataSet:
+    _check_classes(name, len(data.classes), classes)
 
     def keep(images: Images) -> Images:
         chosen = images.labels < classes
         return Images(images.pixels[chosen], images.labels[chosen])
 
-    return DataSet(data.name, keep(data.train), keep(data.test), data.classes[:classes])
+    return DataSet(keep(data.train), keep(data.test), data.classes[:classes])
 
 
 def _check_classes(name: str, there: int, wanted: int) -> None:
@@ -135,10 +134,8 @@ def _digits() -> DataSet:
     pixels = (torch.from_numpy(bunch.images) * (255 / 16)).round().to(torch.uint8).unsqueeze(1)
     labels = torch.from_numpy(bunch.target).long()
     test = torch.arange(len(labels)) % 5 == 0
-    names = [str(digit) for digit in range(10)]
-    return DataSet(
-        "digits", Images(pixels[~test], labels[~test]), Images(pixels[test], labels[test]), names
-    )
+    train, tested = (Images(pixels[chosen], labels[chosen]) for chosen in (~test, test))
+    return DataSet(train, tested, list("0123456789"))
 
 
 # --- MNIST ----------------------------------------------------------------------------------------
@@ -162,7 +159,7 @@ def _mnist(folder: Path) -> DataSet:
             f"{folder}: the training images are {one} and the test images {other}; "
             "their files do not belong together, fetch them again"
         )
-    return DataSet("mnist", train, test, [str(digit) for digit in range(10)])
+    return DataSet(train, test, list("0123456789"))
 
 
 def _find(folder: Path, name: str) -> Path:
@@ -303,4 +300,4 @@ def _tiny_imagenet(place: Path, classes: int, size: int) -> DataSet:
         return Images(pixels, torch.tensor([label for _, label in listed]))
 
     names = [words.get(wnid, wnid) for wnid in wnids]
-    return DataSet("tiny-imagenet", read("train", training), read("val", validation), names)
+    return DataSet(read("train", training), read("val", validation), names)

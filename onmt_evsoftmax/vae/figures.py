@@ -7,6 +7,9 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from onmt_evsoftmax.report import palette
 from onmt_evsoftmax.report.console import UserError
 from onmt_evsoftmax.report.statistics import Mean
@@ -25,7 +28,7 @@ def draw(
     drawings: Mapping[str, Callable[[Results], Figure]],
     results: Results,
     folder: Path,
-    kind: str = "png",
+    kind: str,
 ) -> list[Path]:
     """Every drawing of the results into ``folder``; the paths."""
     from onmt_evsoftmax.report import style
@@ -39,7 +42,7 @@ def draw(
                 figure = drawing(results)
             except (LookupError, TypeError, ValueError) as error:
                 raise UserError(
-                    f"the results have not what {name} shows ({error!r}); give the folders of jobs "
+                    f"the results lack what {name} shows ({error!r}); give the folders of jobs "
                     "as they were written"
                 ) from error
             style.save(figure, paths[-1], dpi=150)
@@ -62,6 +65,15 @@ def _lines(methods: Sequence[str]) -> Iterator[dict[str, Any]]:
         marker = "o" if method in ESTIMATORS else ""
         style = {"color": colour, "linestyle": dashes, "marker": marker, "markersize": 3}
         yield {**style, "label": title(method)}
+
+
+def _curve(
+    contents: Sequence[dict[str, Any]], time: str, metric: str
+) -> tuple[list[float], list[Mean]]:
+    """When a metric was evaluated, and its mean over the seeds."""
+    entries = [[entry for entry in c["history"] if metric in entry] for c in contents]
+    values = zip(*([entry[metric] for entry in part] for part in entries), strict=True)
+    return [entry[time] for entry in entries[0]], list(map(Mean.of, values))
 
 
 def _legend_beside(axes: Axes) -> None:
@@ -128,9 +140,7 @@ def distance_curves(results: Results) -> Figure:
     titles = {"w1": "W1 on the labels", "legacy": "distance as published"}
     for axes, (metric, label) in zip(row, titles.items(), strict=True):
         for line, contents in zip(_lines(list(methods)), methods.values(), strict=True):
-            steps = [entry["step"] for entry in contents[0]["history"]]
-            curves = [[entry[metric] for entry in c["history"]] for c in contents]
-            means = [Mean.of(values) for values in zip(*curves, strict=True)]
+            steps, means = _curve(contents, "step", metric)
             axes.plot(steps, [m.mean for m in means], linewidth=1.6, **line)
             low = [m.mean - (m.error or 0) for m in means]
             high = [m.mean + (m.error or 0) for m in means]
@@ -158,11 +168,9 @@ def accuracy_curves(results: Results) -> Figure:
     methods = {m: c for m, c in _by_method(results).items() if c[0]["history"]}
     for line, contents in zip(_lines(list(methods)), methods.values(), strict=True):
         for axes, metric in ((left, "accuracy"), (right, "calls")):
-            entries = [[e for e in c["history"] if metric in e] for c in contents]
-            epochs = [entry["epoch"] for entry in entries[0]]
-            values = zip(*([e[metric] for e in part] for part in entries), strict=True)
+            epochs, means = _curve(contents, "epoch", metric)
             line["markevery"] = max(1, len(epochs) // 10)
-            axes.plot(epochs, [Mean.of(v).mean for v in values], linewidth=1.3, **line)
+            axes.plot(epochs, [m.mean for m in means], linewidth=1.3, **line)
     left.set_ylabel("test accuracy %")
     right.set_ylabel("classes decoded per image")
     right.set_yscale("log")
@@ -201,19 +209,15 @@ def sampled_images(results: Results) -> Figure:
     return figure
 
 
-def _side_by_side(pictures: list[Any]) -> Any:
+def _side_by_side(pictures: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
     """Pictures in a row with a white gap of a pixel."""
-    import numpy
-
     empty = 255 if pictures[0].ndim == 3 else 0
-    gap = numpy.full((pictures[0].shape[0], 1, *pictures[0].shape[2:]), empty, numpy.uint8)
+    gap = np.full((pictures[0].shape[0], 1, *pictures[0].shape[2:]), empty, np.uint8)
     parts = [part for picture in pictures for part in (picture, gap)][:-1]
-    return numpy.concatenate(parts, axis=1)
+    return np.concatenate(parts, axis=1)
 
 
-def _picture(image: Any) -> Any:
+def _picture(image: Any) -> NDArray[np.uint8]:
     """A nested list (channels, height, width) of 0 … 255 as matplotlib wants it."""
-    import numpy
-
-    array = numpy.asarray(image, dtype=numpy.uint8)
+    array = np.asarray(image, dtype=np.uint8)
     return array[0] if len(array) == 1 else array.transpose(1, 2, 0)

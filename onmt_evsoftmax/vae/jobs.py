@@ -62,7 +62,7 @@ class Study:
             "experiment": self.experiment.name,
             "job": method,
             "seed": seed,
-            "data": self.data.name,
+            "data": self.configuration.data,
             "epochs": self.configuration.epochs,
             "command": self.command,
             **provenance(),

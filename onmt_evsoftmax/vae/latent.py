@@ -9,13 +9,11 @@ from torch import Tensor
 
 from onmt_evsoftmax.normalizers.registry import get_normalizer, get_record, records
 
-#: The mass that keeps logarithms finite in training, as in the paper.
-EPS = 1e-6
 
-
-def log_probabilities(name: str, scores: Tensor, eps: float = EPS) -> Tensor:
+def log_probabilities(name: str, scores: Tensor, eps: float) -> Tensor:
     """log p (…, K) in training form: finite for every class, also for those without mass.
 
+    ``eps`` is the mass that keeps it finite, 1e-6 in the paper.
     softmax has such a form, and so has a normalizer with an ``eps`` of its own; any other is mixed
     with the uniform distribution, (p + eps) / (1 + K eps).
     """
@@ -37,13 +35,12 @@ def mixed(log_p: Tensor, eps: float) -> Tensor:
 
 def exact(name: str, scores: Tensor) -> tuple[Tensor, Tensor]:
     """Probabilities (…, K) as the normalizer defines them, and their support (True = has mass)."""
-    p, support = get_normalizer(name).eval()(scores, return_support=True)
-    return p, support
+    return get_normalizer(name).eval()(scores, return_support=True)
 
 
-def methods_of(normalizer: str) -> list[str]:
-    """What a model trained with this normalizer is judged as: itself, and those made out of it."""
-    return [normalizer, *(r.name for r in records() if r.trained_as == normalizer)]
+def methods_of(method: str) -> list[str]:
+    """What a model of this method is judged as: itself, and the normalizers made out of it."""
+    return [method, *(r.name for r in records() if r.trained_as == method)]
 
 
 def categorical_kl(log_q: Tensor, log_p: Tensor) -> Tensor:

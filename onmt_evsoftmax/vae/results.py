@@ -14,6 +14,7 @@ from onmt_evsoftmax.report.table import Table
 from onmt_evsoftmax.vae import configuration
 from onmt_evsoftmax.vae.estimators import in_order, title
 from onmt_evsoftmax.vae.experiment import Results, experiments
+from onmt_evsoftmax.vae.training import SECONDS
 
 #: A finished job's file in its folder.
 RESULTS = "results.json"
@@ -101,7 +102,7 @@ def _said(settings: dict[str, Any], key: str) -> str:
 def table_of(results: Results) -> Table:
     """Means and standard errors over the seeds, a row per method."""
     name = results[0]["experiment"]
-    metrics = experiments()[name].metrics
+    metrics = {**experiments()[name].metrics, **SECONDS}
     rows: dict[str, dict[str, Mean]] = {}
     for method in in_order({method for result in results for method in result["methods"]}):
         found = [r["methods"][method]["metrics"] for r in results if method in r["methods"]]

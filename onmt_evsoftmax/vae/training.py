@@ -14,7 +14,7 @@ import statistics
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,23 @@ class Schedule:
     select: str = ""
 
 
+@dataclass
+class Trained:
+    """What a training gave beside the model, which has the weights of the evaluation ``final``.
+
+    ``seconds`` are the mean wall and processor time of an epoch's steps. On a machine with other
+    work only the processor's time compares methods; without an epoch there are none.
+    """
+
+    history: History
+    final: dict[str, Any]
+    seconds: dict[str, float]
+
+
+#: The titles and decimals of ``seconds`` in a table.
+SECONDS = {"seconds_per_epoch": ("s / epoch", 2), "cpu_seconds_per_epoch": ("CPU s / epoch", 2)}
+
+
 def train(
     run: Run,
     stage: str,
@@ -71,15 +88,16 @@ def train(
     evaluate: Callable[[], dict[str, Any]],
     *,
     summed: bool = False,
-) -> History:
-    """Train ``module`` in place, or finish what a checkpoint began; return the evaluations.
+) -> Trained:
+    """Train ``module`` in place, or finish what a checkpoint began; it ends in evaluation mode.
 
     ``loss`` is a mean over its batch, or a sum if ``summed``.
     ``evaluate`` is called in evaluation mode without gradients; each entry of the history is what
     it returned, with ``step``, ``epoch`` and the mean of the loss's numbers since the entry before
     or since the epoch began, whichever is later: a resumed run knows no earlier ones.
     """
-    state = _State(run, stage, module, optimizer, schedule.select)
+    checkpoint = run.folder / f"{stage}.pt"
+    state = _State(checkpoint, run.device, module, optimizer, schedule.select)
     state.resume()
     distributed.synchronize(module)
     steps = -(-schedule.size // schedule.batch_size)
@@ -136,52 +154,35 @@ def train(
         module.load_state_dict(state.best["module"])
     distributed.synchronize(module)  # the statistics, which were each process's own
     module.eval()
-    return state.history
+    times = zip(SECONDS, (state.seconds, state.cpu_seconds), strict=True)
+    seconds = {name: statistics.fmean(epochs) for name, epochs in times if epochs}
+    return Trained(state.history, state.final(), seconds)
 
 
-def selected(history: History, select: str = "") -> dict[str, Any]:
-    """The entry of the epoch whose weights ``train`` ended with."""
-    return min(history, key=lambda entry: entry[select]) if select else history[-1]
-
-
-def seconds_per_epoch(run: Run, stage: str) -> dict[str, float]:
-    """Mean wall and processor time of an epoch's steps, from the checkpoint.
-
-    On a machine with other work only the processor's time compares methods.
-    """
-    content = torch.load(run.folder / f"{stage}.pt", weights_only=True)
-    kinds = ("seconds", "cpu_seconds")
-    return {f"{kind}_per_epoch": statistics.fmean(content[kind]) for kind in kinds}
-
-
-#: The titles and decimals of these in a table.
-SECONDS = {"seconds_per_epoch": ("s / epoch", 2), "cpu_seconds_per_epoch": ("CPU s / epoch", 2)}
-
-
+@dataclass
 class _State:
     """What a checkpoint holds."""
 
-    def __init__(
-        self,
-        run: Run,
-        stage: str,
-        module: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        select: str = "",
-    ) -> None:
-        self.select = select
-        self.best: dict[str, Any] = {}
-        self.path = run.folder / f"{stage}.pt"
-        self.device = run.device
-        self.module, self.optimizer = module, optimizer
-        self.epoch = 0
-        self.history: History = []
-        self.seconds: list[float] = []
-        self.cpu_seconds: list[float] = []
+    path: Path
+    device: torch.device
+    module: nn.Module
+    optimizer: torch.optim.Optimizer
+    select: str
+    epoch: int = 0
+    history: History = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    cpu_seconds: list[float] = field(default_factory=list)
+    best: dict[str, Any] = field(default_factory=dict)
+
+    def final(self) -> dict[str, Any]:
+        """The evaluation of the weights that the model would end with now."""
+        if not self.select:
+            return self.history[-1]
+        return min(self.history, key=lambda entry: entry[self.select])
 
     def keep_best(self) -> None:
         """Copy the weights if the last evaluation is the best so far."""
-        if self.select and self.history[-1] is selected(self.history, self.select):
+        if self.select and self.history[-1] is self.final():
             weights = {name: value.clone() for name, value in self.module.state_dict().items()}
             self.best = {"module": weights}
 

@@ -15,7 +15,7 @@ from corpus_files import gz, iwslt_members, sentence, sgm, tags, tar, zipped
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onmt_evsoftmax.corpora import extract, parallel, settings, split, subwords, tokenise
+from onmt_evsoftmax.corpora import extract, parallel, split, subwords, tokenise
 from onmt_evsoftmax.corpora.archives import check_whole, member_lines
 from onmt_evsoftmax.corpora.clean import Cleaning
 from onmt_evsoftmax.corpora.marks import joined
@@ -265,11 +265,6 @@ def test_too_many_pieces_are_told(tmp_path, size):
     assert list(tmp_path.iterdir()) == [text]
 
 
-def test_settings_nested_beyond_reason_are_told(tmp_path):
-    with pytest.raises(UserError, match="deep is not valid YAML"):
-        settings.read(write(tmp_path / "deep", "[" * 20_000))
-
-
 def test_pieces_of_a_large_corpus_are_learnt_from_all_its_files(tmp_path, monkeypatch):
     monkeypatch.setattr(subwords, "MOST_SENTENCES", len(TEXT))
     texts = [write(tmp_path / "a", *TEXT), write(tmp_path / "b", *["лес"] * len(TEXT))]
@@ -295,15 +290,6 @@ def test_numbers_are_checked_by_the_command(tmp_path, option):
     source, target = write(tmp_path / "a.en", "x"), write(tmp_path / "a.de", "y")
     with pytest.raises(UserError, match=f"argument {option[0]}: "):
         main(["split", str(source), str(target), *option, "-o", str(tmp_path)])
-
-
-# ---------------------------------------------------------------- settings
-
-
-def test_a_key_written_twice_is_an_error(tmp_path):
-    path = write(tmp_path / "a.yaml", "seed: 1", "heads: 2", "seed: 3")
-    with pytest.raises(UserError, match=r"a\.yaml: the key 'seed' is written twice"):
-        settings.read(path)
 
 
 # ---------------------------------------------------------------- verbs in a pipe, and twice

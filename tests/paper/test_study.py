@@ -175,6 +175,8 @@ def test_wrong_files_are_named(files, tmp_path):
         '{"metrics": [{"name": "B", "systems": {"a": {"mean": null}}}], "systems": {}}',
         '{"metrics": [{"name": "B", "systems": {"a": {"mean": "x"}}}], "systems": {}}',
         '{"metrics": [{"name": "B", "systems": {"a": {"mean": 3, "standard_error": []}}}]}',
+        '{"metrics": [{"name": "B", "systems": {"a": {"mean": 3, "runs": ["x", "y"]}}}],'
+        ' "systems": {"a": ["x", "y"]}}',
     ],
 )
 def test_scores_of_another_shape_are_told(tmp_path, content):

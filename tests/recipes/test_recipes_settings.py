@@ -10,6 +10,7 @@ import pytest
 from onmt_evsoftmax.corpora import runs, settings
 from onmt_evsoftmax.corpora.fetch import listed
 from onmt_evsoftmax.corpora.recipe import Recipe
+from onmt_evsoftmax.report import yaml_file
 from onmt_evsoftmax.report.console import UserError
 
 pytest.importorskip("onmt", reason="the recipes' settings are OpenNMT-py's: pip install OpenNMT-py")
@@ -91,7 +92,7 @@ def test_the_files_of_a_training_follow_the_languages():
         ("size: many", "size must be a whole number, not 'many'"),
         ("average: true", "average must be a whole number, not True"),
         ("truecased: 1", "truecased must be true or false, not 1"),
-        ("average: 2020-99-99", "recipe.yaml is not valid YAML"),
+        ("average: 2020-99-99", "recipe.yaml, line 6: the value of average is not YAML"),
     ],
 )
 def test_a_recipe_with_a_mistake(tmp_path, line, said):
@@ -128,9 +129,9 @@ def test_corpora_with_a_mistake(tmp_path, text):
 
 @pytest.mark.parametrize("value", ["[1", "2020-99-99", "!unknown 3"])
 def test_a_setting_that_is_no_yaml(value):
-    with pytest.raises(UserError, match="of a setting is not YAML"):
-        settings.parsed(f"dropout={value}")
-    with pytest.raises(UserError, match="of a setting is not YAML"):
+    with pytest.raises(UserError, match=r"dropout: the value .* is not YAML"):
+        yaml_file.setting(f"dropout={value}")
+    with pytest.raises(UserError, match=r"dropout: the value .* is not YAML"):
         runs.changes({"dropout": value})
 
 
@@ -185,7 +186,7 @@ def test_a_misspelt_key_would_be_found(tmp_path):
     ids=lambda p: f"{p.parent.name}-{p.stem}",
 )
 def test_every_key_is_commented_and_written_once(path):
-    settings.read(path)
+    yaml_file.read(path)
     lines = path.read_text(encoding="utf-8").splitlines()
     keys = [line for line in lines if re.match(r" *[\w-]+:", line)]  # nested ones too
     assert keys
@@ -194,8 +195,8 @@ def test_every_key_is_commented_and_written_once(path):
 
 @pytest.mark.parametrize("corpus", CORPORA)
 def test_fine_tuning_states_only_what_differs(corpus):
-    base = settings.read(RECIPES / corpus / "train.yaml")
-    for key, value in settings.read(RECIPES / corpus / "finetune.yaml").items():
+    base = yaml_file.read(RECIPES / corpus / "train.yaml")
+    for key, value in yaml_file.read(RECIPES / corpus / "finetune.yaml").items():
         assert base.get(key) != value, f"{key} is the same in train.yaml"
 
 
@@ -219,7 +220,7 @@ def test_shell_files_stay_short():
 
 def test_the_papers_settings():
     for corpus, rate in (("iwslt14", 0.5), ("wmt16", 2.0)):
-        found = settings.read(RECIPES / corpus / "train.yaml")
+        found = yaml_file.read(RECIPES / corpus / "train.yaml")
         assert found["learning_rate"] == rate
         assert (found["enc_layers"], found["dec_layers"], found["hidden_size"]) == (6, 6, 512)
         assert (found["heads"], found["transformer_ff"]) == (8, 2048)

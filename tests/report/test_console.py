@@ -12,6 +12,7 @@ import pytest
 
 import onmt_evsoftmax
 from onmt_evsoftmax import __main__ as door
+from onmt_evsoftmax.report import console
 from onmt_evsoftmax.report.console import UserError, command_line, real, whole
 
 
@@ -50,8 +51,9 @@ def test_numbers_out_of_range_get_a_sentence(kind, text, message):
     assert len(str(told.value)) < 120
 
 
-def test_a_mistake_on_the_command_line_is_one_sentence():
-    parser = command_line("about", "", "onmt_tool")
+def test_a_mistake_on_the_command_line_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["bin/onmt_tool"])
+    parser = command_line("about", "")
     parser.add_argument("--size", type=whole(1))
     with pytest.raises(UserError) as told:
         parser.parse_args(["--size", "0"])
@@ -124,3 +126,26 @@ def test_a_name_that_is_no_utf8_is_told():
     told = ran("def main(_): 'the name caf\\udce9.txt'.encode()")
     assert (told.returncode, told.stderr.count(b"\n")) == (2, 1)
     assert rb"caf\udce9.txt': a name must be UTF-8" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "says"),
+    [
+        (UserError("train.de, line 3: empty"), 2, "error: train.de, line 3: empty"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (BrokenPipeError(), 141, ""),
+        (None, 0, ""),
+    ],
+)
+def test_exit_codes(raised, code, says, capfd):
+    def main(_argv):
+        if raised:
+            raise raised
+        return 0
+
+    saved = os.dup(1)  # a broken pipe makes run() point stdout elsewhere
+    with pytest.raises(SystemExit) as stop:
+        console.run(main)
+    os.dup2(saved, 1)
+    assert stop.value.code == code
+    assert says in capfd.readouterr().err

@@ -1,4 +1,4 @@
-"""What commands write: checked first, all or none, and LaTeX that LaTeX reads."""
+"""The files that commands read and write: checked first, written all or none."""
 
 from __future__ import annotations
 
@@ -53,8 +53,11 @@ def test_all_outputs_are_written_or_none(tmp_path: Path) -> None:
         write_outputs({str(tmp_path / "a.txt"): "new", str(tmp_path / "b.png"): fails})
     assert os.listdir(tmp_path) == ["a.txt"]
     assert (tmp_path / "a.txt").read_text() == "old"
-    write_outputs({str(tmp_path / "a.txt"): "new", str(tmp_path / "b.png"): Path.touch})
-    assert sorted(os.listdir(tmp_path)) == ["a.txt", "b.png"]
+    write_outputs({str(tmp_path / "a.txt"): "new", str(tmp_path / "folder" / "b.png"): Path.touch})
+    assert (tmp_path / "a.txt").read_text() == "new"
+    assert os.listdir(tmp_path / "folder") == ["b.png"]
+    with pytest.raises(UserError, match="cannot write"):
+        write_outputs({str(tmp_path / "a.txt" / "x"): "text"})
 
 
 @pytest.mark.parametrize("call", ["os.open", "os.close", "os.chmod", "os.replace"])
@@ -76,6 +79,32 @@ def test_an_interruption_at_any_moment_leaves_nothing_behind(
         write_outputs({str(tmp_path / "a.txt"): "new"})
     assert os.listdir(tmp_path) == ["a.txt"]
     assert (tmp_path / "a.txt").read_text() == ("new" if call == "os.replace" else "old")
+
+
+def test_a_pipe_is_refused_where_a_file_is_needed(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in ("-", tmp_path / "pipe", os.devnull):
+        with pytest.raises(UserError, match="is not a file that can be read twice"):
+            files.need_file(path)
+    files.need_file(tmp_path / "missing")  # whoever opens it says so
+
+
+def test_reading_names_file_and_line(tmp_path: Path) -> None:
+    good, bad, empty = (tmp_path / name for name in ("good", "bad", "empty"))
+    good.write_bytes("Grüße\r\nzwei\n\u2028vier\n".encode())
+    assert files.read_lines(good) == ["Grüße", "zwei", "\u2028vier"]
+    good.write_bytes("\ufeffeins\r\n\ufeffzwei".encode())
+    assert files.read_lines(good) == ["eins", "\ufeffzwei"]
+    bad.write_bytes(b"eins\nzw\xffei\n")
+    with pytest.raises(UserError, match=r"bad, line 2: not valid UTF-8 \(byte 3\)"):
+        files.read_lines(bad)
+    empty.write_bytes(b"")
+    with pytest.raises(UserError, match="is empty"):
+        files.read_lines(empty)
+    with pytest.raises(UserError, match=r"cannot read .*missing"):
+        files.read_lines(tmp_path / "missing")
+    with pytest.raises(UserError, match="a has 2 lines but b has 1"):
+        files.same_length([("a", 2), ("b", 1)])
 
 
 def latex_tables() -> dict[str, str]:

@@ -50,16 +50,13 @@ def test_the_readme_runs_the_cvae_of_the_published_code():
             "epochs: 3\nlearning_rat: 1",
             r"line 2: unknown key 'learning_rat' \(did you mean learn",
         ),
-        ("epochs: 3\nepochs: 4", "line 2: epochs is given twice"),
+        ("epochs: 3\nepochs: 4", "line 2: the key 'epochs' is already in line 1"),
         ("epochs: many", "line 1: epochs must be a whole number, not 'many'"),
         ("epochs: 0", "epochs must be positive, not 0"),
         ("seeds: []", "seeds must list at least one"),
         ("data: tiny-imagenet", "unknown data set 'tiny-imagenet'; known: digits, mnist"),
         ("normalizers: [softmax, evsofmax]", r"'evsofmax' \(did you mean evsoftmax"),
-        ("- a\n- b", "must be a list of `key: value`"),
-        ("a: [", "is not YAML"),
         ("data: mnist\nepochs: !foo 3", "line 2: the value of epochs is not YAML: .*!foo"),
-        ("epochs: 2020-13-45", "line 1: the value of epochs is not YAML: month"),
         (f"seeds: [1, {2**70}]", "seeds: 1180591620717411303424 is too large for a seed"),
     ],
 )
@@ -87,7 +84,7 @@ def test_bad_numbers_are_told(setting, says):
 @pytest.mark.parametrize(
     ("setting", "says"),
     [
-        ("learning_rate_of=[1]", "learning_rate_of must be `name: value` pairs, not"),
+        ("learning_rate_of=[1]", "learning_rate_of must be `key: value` pairs, not"),
         ("learning_rate_of={sfe: fast}", "learning_rate_of, sfe must be a number, not 'fast'"),
         ("learning_rate_of={sfe: 0}", "learning_rate_of must be positive, not 0.0"),
         ("learning_rate_of={sparsmax: 1}", r"unknown normalizer 'sparsmax' \(did you mean spars"),

@@ -40,8 +40,8 @@ def regression(folder: Path, reduction: str) -> dict:
 
     schedule = training.Schedule(len(x), 3, epochs=2)
     summed = reduction == "sum"
-    history = training.train(run, "x", model, optimizer, schedule, loss, dict, summed=summed)
-    return {"weights": model.state_dict(), "history": history}
+    trained = training.train(run, "x", model, optimizer, schedule, loss, dict, summed=summed)
+    return {"weights": model.state_dict(), "history": trained.history}
 
 
 def digits(folder: Path) -> dict:
@@ -49,7 +49,7 @@ def digits(folder: Path) -> dict:
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (20, 1, 8, 8), dtype=torch.uint8, generator=generator)
     images = data.Images(pixels, torch.arange(20) % 10)
-    digits = data.DataSet("random", images, images, [str(digit) for digit in range(10)])
+    digits = data.DataSet(images, images, list("0123456789"))
     c = cvae.Configuration(epochs=1, classifier_epochs=1, batch_size=8)
     run, shared = (
         training.Run(folder / name, 1, torch.device("cpu"), tensorboard=False)

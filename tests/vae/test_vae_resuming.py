@@ -115,25 +115,24 @@ def test_the_epoch_with_the_lowest_number_is_kept_also_when_resumed(tmp_path, ki
     """Four epochs that add 1 to a weight, of which the second has the lowest number."""
     numbers = {0.0: 5.0, 1.0: 4.0, 2.0: 3.0, 3.0: 6.0, 4.0: 7.0}
 
-    def fit(epochs: int) -> tuple[float, list]:
+    def fit(epochs: int) -> tuple[float, training.Trained]:
         run = training.Run(tmp_path, 0, torch.device("cpu"), tensorboard=False)
         module = torch.nn.Linear(1, 1, bias=False)
         torch.nn.init.zeros_(module.weight)
         optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
-        history = training.train(
+        trained = training.train(
             run, "x", module, optimizer, training.Schedule(1, 1, epochs, select="number"),
             lambda batch: (-module(torch.ones(1, 1)).sum(), {}),
             lambda: {"number": numbers[module.weight.item()]},
         )  # fmt: skip
-        return module.weight.item(), history
+        return module.weight.item(), trained
 
     if killed_after:
         fit(killed_after)
-    weight, history = fit(4)
+    weight, trained = fit(4)
     assert weight == 2.0
-    assert [entry["number"] for entry in history] == list(numbers.values())
-    assert training.selected(history, "number")["epoch"] == 2
-    assert training.selected(history)["epoch"] == 4
+    assert [entry["number"] for entry in trained.history] == list(numbers.values())
+    assert trained.final["epoch"] == 2
 
 
 #: Where (step, from 1, of two epochs of four) what goes wrong, and what is said then.

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -200,12 +198,8 @@ def test_tables_carry_their_signature_and_the_registrys_order():
     assert "seeds:1,2|commit:abc" in table.text()
 
 
-def test_a_table_of_another_format_or_in_place_of_its_input_is_refused(tmp_path):
-    path = write_result(tmp_path / "a")
-    before = path.read_text()
-    with pytest.raises(UserError, match=r"is the input .*, which would be lost"):
-        command.main(["table", str(tmp_path), "-o", str(tmp_path / "a" / ".." / "a" / path.name)])
-    assert path.read_text() == before
+def test_a_table_of_another_format_is_refused(tmp_path):
+    write_result(tmp_path / "a")
     with pytest.raises(UserError, match=r"-o x\.docx: the ending must be one of \.txt"):
         command.main(["table", str(tmp_path), "-o", "x.docx"])
 
@@ -387,36 +381,15 @@ def test_a_refused_run_leaves_no_trace_that_has_the_next_one_refused(tmp_path):
     assert command.main(other) == 0
 
 
-def _truncate(folder: Path) -> tuple[str, str]:
-    path = write_mnist(folder, 20, 20) / "train-images-idx3-ubyte"
-    path.write_bytes(gzip.decompress(path.with_suffix(".gz").read_bytes())[:-5])
-    return "mnist", f"{path} is truncated"
-
-
-def _wrong_magic(folder: Path) -> tuple[str, str]:
-    write_mnist(folder, 20, 20)
-    shutil.copy(folder / "train-labels-idx1-ubyte.gz", folder / "train-images-idx3-ubyte.gz")
-    return (
-        "mnist",
-        "train-images-idx3-ubyte.gz is not the idx file expected: it begins with 0000080",
-    )
-
-
-def _corrupt_image(folder: Path) -> tuple[str, str]:
-    root = write_tiny_imagenet(folder)
+def test_damaged_data_get_one_sentence_and_exit_code_2(tmp_path):
+    root = write_tiny_imagenet(tmp_path / "data")
     (root / "val" / "images" / "val_3.JPEG").write_bytes(b"\xff\xd8 not much of a JPEG")
-    return "tiny-imagenet", "val/images/val_3.JPEG is not a readable image"
-
-
-@pytest.mark.parametrize("damage", [_truncate, _wrong_magic, _corrupt_image])
-def test_damaged_data_get_one_sentence_and_exit_code_2(damage, tmp_path):
-    name, says = damage(tmp_path / "data")
     place = ["-o", str(tmp_path / "out"), "--data-dir", str(tmp_path / "data")]
-    done = program("vqvae", *place, "--set", f"data={name}")
+    done = program("vqvae", *place, "--set", "data=tiny-imagenet")
     assert done.returncode == 2, done.stderr
     told = done.stderr.strip().splitlines()[-1]
     assert ": error: " in told
-    assert says in told
+    assert "val/images/val_3.JPEG is not a readable image" in told
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.rglob("*.pt"))
 
@@ -435,6 +408,6 @@ def test_results_without_what_a_figure_shows_are_told(tmp_path):
     (tmp_path / "results.json").write_text(
         json.dumps({"experiment": "cvae", "seed": 1, "methods": metrics})
     )
-    with pytest.raises(UserError, match="the results have not what figure2 shows"):
+    with pytest.raises(UserError, match="the results lack what figure2 shows"):
         command.main(["figures", str(tmp_path)])
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]

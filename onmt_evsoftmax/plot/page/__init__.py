@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+import onmt_evsoftmax
 from onmt_evsoftmax.attended.alignment import Gold, gold_of
 from onmt_evsoftmax.corpora.marks import labels, word_texts
 from onmt_evsoftmax.report import palette
@@ -43,7 +44,6 @@ def write_page(
     level: str = "subword",
     gold: Sequence[Gold] | None = None,
     gold_name: str = "gold alignment",
-    version: str = "",
     progress: Callable[[], object] = lambda: None,
 ) -> None:
     """Write the page of ``lines`` (source lines, from 1) of all traces, side by side.
@@ -61,7 +61,7 @@ def write_page(
     style = f":root {{ {light}}}\n{_asset('page.css')}"
     values = {
         "title": html.escape(title),
-        "version": html.escape(version),
+        "version": html.escape(onmt_evsoftmax.__version__),
         "style": style,
         "script": script,
         "style_hash": _hash(style),

@@ -2,14 +2,12 @@
 
 const $ = (id) => document.getElementById(id);
 const NAMES = { encoder: "Encoder", decoder: "Decoder", context: "Context" };
-const DERIVED = { [-1]: "mean", [-2]: "rollout" };
 const state = { line: 0, kind: "context", layer: 0, head: 0, units: "subword", row: 0 };
 let book, panels, hover = null, drawing = 0;
 
 const most = (field) => Math.max(...book.traces.map((t) => t.kinds[state.kind]?.[field] ?? 0));
-/** The smallest head: −1 is the mean of heads, −2 rollout, which context attention may lack. */
-const lowest = () => (book.rollouts.includes(state.kind) ? -2 : -1);
-const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
+/** The smallest head: a kind of attention may lack rollout. */
+const lowest = () => (book.rollouts.includes(state.kind) ? ROLLOUT : MEAN);
 
 /** Where on this page a line of the source text is, or the next one if it is not. */
 function place(line) {
@@ -68,7 +66,6 @@ const actions = {
   look: (row, key) => { hover = [row, key]; mark(); },
   leave: () => { hover = null; mark(); },
   keep: (row) => { state.row = row; hover = null; remember(); mark(true); },
-  step: (row) => { state.row = row; hover = null; remember(); mark(true); },
   choose,
 };
 
@@ -81,7 +78,7 @@ function controls() {
   $("previous").disabled = state.line === 0;
   $("next").disabled = state.line === book.sentences.length - 1;
   options($("layer"), most("layers"), state.layer, []);
-  options($("head"), most("heads"), state.head, [[-1, "mean"], [-2, "rollout"]].slice(0, -lowest()));
+  options($("head"), most("heads"), state.head, [...DERIVED].slice(0, -lowest()));
   for (const name of ["kind", "units"]) {
     document.querySelector(`input[name="${name}"][value="${state[name]}"]`).checked = true;
   }
@@ -115,7 +112,7 @@ function legend(largest, gold) {
 /** The address holds the view, so that a link or a reload shows the same. */
 function remember() {
   const { line, kind, layer, head, units, row } = state;
-  const parts = { line: book.sentences[line].line, kind, layer: layer + 1, head: DERIVED[head] ?? head + 1, units, row: row + 1 };
+  const parts = { line: book.sentences[line].line, kind, layer: layer + 1, head: DERIVED.get(head) ?? head + 1, units, row: row + 1 };
   history.replaceState(null, "", `#${new URLSearchParams(parts)}`);
 }
 
@@ -126,7 +123,8 @@ function recall() {
   if (given.has("line")) change.line = place(given.get("line"));
   if (book.kinds.includes(given.get("kind"))) change.kind = given.get("kind");
   if (given.has("layer")) change.layer = number("layer");
-  if (given.has("head")) change.head = { mean: -1, rollout: -2 }[given.get("head")] ?? number("head");
+  const derived = [...DERIVED.keys()].find((head) => DERIVED.get(head) === given.get("head"));
+  if (given.has("head")) change.head = derived ?? number("head");
   if (["subword", "word"].includes(given.get("units"))) change.units = given.get("units");
   if (given.has("row")) change.row = Math.max(number("row"), 0);
   return change;
@@ -139,8 +137,8 @@ function shortcuts(event) {
   const does = {
     ArrowLeft: () => choose({ line: state.line - 1 }),
     ArrowRight: () => choose({ line: state.line + 1 }),
-    ArrowUp: () => actions.step(clamp(state.row - 1, 0, rows - 1)),
-    ArrowDown: () => actions.step(clamp(state.row + 1, 0, rows - 1)),
+    ArrowUp: () => actions.keep(clamp(state.row - 1, 0, rows - 1)),
+    ArrowDown: () => actions.keep(clamp(state.row + 1, 0, rows - 1)),
     "[": () => choose({ layer: state.layer - 1 }),
     "]": () => choose({ layer: state.layer + 1 }),
     ",": () => choose({ head: state.head - 1 }),

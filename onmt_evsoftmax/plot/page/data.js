@@ -1,6 +1,10 @@
 // Blocks of the file → sentences → what one head attends to. Nothing here touches the page.
 
 const NO_WORD = -1;
+// Heads below 0 are rows derived from all heads of a layer.
+const MEAN = -1, ROLLOUT = -2;
+const DERIVED = new Map([[MEAN, "mean"], [ROLLOUT, "rollout"]]);
+const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 const cache = new Map();
 const CACHED = 24;
 
@@ -54,11 +58,11 @@ function axes(facts, kind) {
 }
 
 /**
- * What one head, the mean of a layer's heads (head −1), or rollout up to a layer (−2) attends to:
+ * What one head, the mean of a layer's heads, or rollout up to a layer attends to:
  * weights, and support, available as 0/1, all rows × keys.
  */
 function view(facts, kind, layer, head, units) {
-  const block = head === -2 ? `${kind} rollout` : kind;
+  const block = head === ROLLOUT ? `${kind} rollout` : kind;
   const [, heads, rows, keys] = facts.attention[block];
   const chosen = head < 0 ? [...Array(heads).keys()] : [Math.min(head, heads - 1)];
   const weights = new Float64Array(rows * keys);
@@ -79,7 +83,6 @@ function view(facts, kind, layer, head, units) {
   const [rowSide, keySide] = axes(facts, kind);
   const tokens = {
     rows: rowSide.names, keys: keySide.names, weights, support, available,
-    rowIsText: rowSide.words.map((word) => word !== NO_WORD),
     rowWords: rowSide.words, keyWords: keySide.words,
   };
   return units === "word" ? byWords(tokens, rowSide, keySide) : tokens;
@@ -115,7 +118,7 @@ function byWords(tokens, rowSide, keySide) {
   }));
   return {
     rows: row.names, keys: key.names, weights, support, available,
-    rowIsText: row.words.map((word) => word !== NO_WORD), rowWords: row.words, keyWords: key.words,
+    rowWords: row.words, keyWords: key.words,
   };
 }
 
@@ -138,7 +141,7 @@ function rowNumbers(shown, row) {
 
 /** The averages of a matrix over its rows that are text. */
 function numbers(shown) {
-  const rows = shown.rows.map((_, row) => row).filter((row) => shown.rowIsText[row]);
+  const rows = shown.rows.map((_, row) => row).filter((row) => shown.rowWords[row] !== NO_WORD);
   const all = rows.map((row) => rowNumbers(shown, row));
   const mean = (of) => (all.length ? all.reduce((sum, one) => sum + of(one), 0) / all.length : NaN);
   return {

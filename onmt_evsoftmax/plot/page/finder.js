@@ -31,7 +31,7 @@ function finder(sentences, go) {
       item.setAttribute("role", "option");
       return item;
     }));
-    if (!hits.length) list.append(make("li", { className: "quiet", textContent: "No sentence has that." }));
+    if (!hits.length) list.append(make("li", { className: "quiet", textContent: "No sentence matches." }));
     list.hidden = false;
     input.setAttribute("aria-expanded", "true");
     activate(hits.length ? 0 : -1);

@@ -3,7 +3,7 @@
 const STEP = 24;
 
 class Lines {
-  constructor({ look, leave, keep, step }) {
+  constructor({ look, leave, keep }) {
     this.rows = make("div", { className: "queries" });
     this.rows.setAttribute("role", "group");
     this.rows.setAttribute("aria-label", "Queries");
@@ -22,7 +22,7 @@ class Lines {
       if (to === undefined) return;
       event.preventDefault();
       event.stopPropagation();
-      step(Math.min(Math.max(to, 0), last));
+      keep(clamp(to, 0, last));
       this.rows.children[this.row]?.focus();
     });
   }

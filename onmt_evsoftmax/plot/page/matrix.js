@@ -25,7 +25,7 @@ const channels = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16)
 
 /** The colour of a share 0–1 of the scale. */
 function tint(ramp, share) {
-  const at = Math.min(Math.max(share, 0), 1) * (ramp.length - 1);
+  const at = clamp(share, 0, 1) * (ramp.length - 1);
   const low = Math.min(Math.floor(at), ramp.length - 2);
   return ramp[low].map((value, i) => Math.round(value + (ramp[low + 1][i] - value) * (at - low)));
 }
@@ -68,10 +68,10 @@ class Matrix {
 
   at(event) {
     const box = this.canvas.getBoundingClientRect();
-    const clamp = (value, count) => Math.min(Math.max(Math.floor(value / this.cell), 0), count - 1);
+    const cell = (offset, count) => clamp(Math.floor(offset / this.cell), 0, count - 1);
     return [
-      clamp(event.clientY - box.top, this.shown.rows.length),
-      clamp(event.clientX - box.left, this.shown.keys.length),
+      cell(event.clientY - box.top, this.shown.rows.length),
+      cell(event.clientX - box.left, this.shown.keys.length),
     ];
   }
 
@@ -79,7 +79,7 @@ class Matrix {
   draw(shown, largest, gold, label, width) {
     this.shown = shown;
     const rows = shown.rows.length, keys = shown.keys.length;
-    this.cell = Math.min(30, Math.max(SMALLEST_CELL, Math.floor((width - 130) / Math.max(keys, 1))));
+    this.cell = clamp(Math.floor((width - 130) / Math.max(keys, 1)), SMALLEST_CELL, 30);
     this.element.style.setProperty("--name", this.cell < 18 ? "12px" : "13px");
     this.keys.replaceChildren(...shown.keys.map((name) => {
       const span = make("span", { textContent: name, title: name, dir: "auto" });

@@ -37,7 +37,7 @@ class Panel {
   look(facts, state) {
     this.facts = facts;
     this.state = state;
-    const shape = facts.attention[state.head === -2 ? `${state.kind} rollout` : state.kind];
+    const shape = facts.attention[state.head === ROLLOUT ? `${state.kind} rollout` : state.kind];
     const has = shape && shape[2] > 0 && shape[3] > 0;
     this.shown = has ? view(facts, state.kind, Math.min(state.layer, shape[0] - 1), state.head, state.units) : null;
     return this.shown;
@@ -51,7 +51,7 @@ class Panel {
     this.empty.textContent = about ? "This line is empty." : "This trace has no such attention.";
     this.views.hidden = this.numbers.hidden = !shown;
     if (!shown) return;
-    const head = { [-1]: "mean of heads", [-2]: "rollout" }[state.head] ?? `head ${state.head + 1}`;
+    const head = { [MEAN]: "mean of heads", [ROLLOUT]: "rollout" }[state.head] ?? `head ${state.head + 1}`;
     const label = `${this.trace.name}, ${state.kind} attention, layer ${state.layer + 1}, ${head}: `
       + `${shown.rows.length} rows, ${shown.keys.length} keys`;
     const room = this.element.clientWidth - (this.element.clientWidth >= SIDE_BY_SIDE ? LINES_WIDTH : 0);
@@ -104,7 +104,7 @@ class Panel {
   drawMap() {
     const [layers, heads, rows, keys] = this.facts.attention[this.state.kind];
     const gap = 5;
-    const side = Math.max(14, Math.min(52, Math.floor((this.element.clientWidth - 36) / heads) - gap));
+    const side = clamp(Math.floor((this.element.clientWidth - 36) / heads) - gap, 14, 52);
     this.tile = side + gap;
     const context = surface(this.map, heads * this.tile, layers * this.tile);
     const { ramp, frame, accent } = palette();

@@ -18,7 +18,7 @@ from onmt_evsoftmax.vae import distances, experiment, figures, latent
 from onmt_evsoftmax.vae.classifier import DigitClassifier, train_classifier
 from onmt_evsoftmax.vae.data import DataSet
 from onmt_evsoftmax.vae.experiment import Experiment, Outcome
-from onmt_evsoftmax.vae.training import SECONDS, Run, Schedule, seconds_per_epoch, train
+from onmt_evsoftmax.vae.training import Run, Schedule, train
 
 QUERIES = figures.QUERIES
 
@@ -126,7 +126,6 @@ class ConditionalVAE(Experiment[Configuration]):
         "modes_start": ("modes at start", 1),
         "prior_moved": ("prior moved", 3),
         "digits": ("digits of 10", 1),
-        **SECONDS,
     }
     figures: ClassVar = {"figure2": figures.digits_and_priors, "figure3": figures.distance_curves}
 
@@ -154,7 +153,7 @@ class ConditionalVAE(Experiment[Configuration]):
             }
 
         steps = -(-len(x) // c.batch_size) * c.epochs
-        history = train(
+        trained = train(
             run,
             "cvae",
             model,
@@ -174,7 +173,7 @@ class ConditionalVAE(Experiment[Configuration]):
                     # What training did to the prior: a support that never moved is no finding.
                     "modes_start": float(support_start.double().sum(-1).mean()),
                     "prior_moved": float(distances.total_variation(prior, prior_start).mean()),
-                    **seconds_per_epoch(run, "cvae"),
+                    **trained.seconds,
                 }
                 shown = {
                     "classifier_accuracy": accuracy,
@@ -184,13 +183,15 @@ class ConditionalVAE(Experiment[Configuration]):
                     "support_start": support_start.tolist(),
                     "images": decoded,
                 }
-                own = [{"step": entry["step"], **_of(entry, f"{name} ")} for entry in history]
+                own = [_own(entry, f"{name} ") for entry in trained.history]
                 outcomes[name] = Outcome(metrics, own, shown)
         return outcomes
 
 
-def _of(entry: dict[str, Any], prefix: str) -> dict[str, Any]:
-    return {k.removeprefix(prefix): v for k, v in entry.items() if k.startswith(prefix)}
+def _own(entry: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """What an evaluation says of one method."""
+    found = {k.removeprefix(prefix): v for k, v in entry.items() if k.startswith(prefix)}
+    return {"step": entry["step"], **found}
 
 
 EXPERIMENT = ConditionalVAE()

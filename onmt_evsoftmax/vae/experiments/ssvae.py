@@ -6,7 +6,7 @@ job pretrains on the labelled images, then trains on all.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -18,7 +18,7 @@ from onmt_evsoftmax.vae.data import DataSet
 from onmt_evsoftmax.vae.estimators import ESTIMATORS, SAMPLED_FROM, Estimator, Gumbel, Temperature
 from onmt_evsoftmax.vae.experiment import Experiment, Outcome
 from onmt_evsoftmax.vae.semisupervised import SSVAE, losses
-from onmt_evsoftmax.vae.training import SECONDS, Run, Schedule, seconds_per_epoch, selected, train
+from onmt_evsoftmax.vae.training import Run, Schedule, train
 
 #: What the best epoch is chosen by: −ELBO of the validation images.
 SELECT = "validation_cost"
@@ -198,7 +198,7 @@ class Task:
 def pretrain(shared: Run, seed: int, task: Task, normalizer: str) -> SSVAE:
     """The model trained on labelled images alone; jobs of one normalizer and seed share it."""
     stage = f"pretraining-{normalizer}-seed{seed}"
-    run = Run(shared.folder, seed, shared.device, shared.tensorboard)
+    run = replace(shared, seed=seed)
     run.seed_stage(stage)
     model = task.model()
     size, c = len(task.labelled), task.c
@@ -228,7 +228,6 @@ class SemiSupervisedVAE(Experiment[Configuration]):
         "nonzero_test": ("q ≠ 0 in float32", 2),
         "calls_training": ("decoded in training", 2),
         "best_epoch": ("best epoch", 0),
-        **SECONDS,
     }
     figures: ClassVar = {"accuracy": figures.accuracy_curves}
 
@@ -263,7 +262,7 @@ class SemiSupervisedVAE(Experiment[Configuration]):
         estimator = task.estimator(method) if method in ESTIMATORS else None
         if estimator is not None:
             whole["estimator"] = estimator
-        history = train(
+        trained = train(
             run,
             "ssvae",
             whole,
@@ -273,17 +272,18 @@ class SemiSupervisedVAE(Experiment[Configuration]):
             lambda: task.evaluate(model, normalizer),
         )
         common = {
-            "pretrained_accuracy": history[0]["accuracy"],
-            "best_epoch": selected(history, task.select)["epoch"],
+            "pretrained_accuracy": trained.history[0]["accuracy"],
+            "best_epoch": trained.final["epoch"],
         }
-        outcomes = {}
-        for name in [method] if estimator else latent.methods_of(method):
-            with torch.no_grad():
-                metrics = task.judge(model, _normalizer_of(name)) | common
-            outcomes[name] = Outcome(metrics)
-            if name == method:  # the others were not trained: they are this model at test time
-                metrics["calls_training"] = history[-1]["calls"]
-                outcomes[name] = Outcome(metrics | seconds_per_epoch(run, "ssvae"), history)
+        with torch.no_grad():
+            outcomes = {
+                name: Outcome(task.judge(model, _normalizer_of(name)) | common)
+                for name in latent.methods_of(method)
+            }
+        # The others were not trained: they are this model at test time.
+        calls = {"calls_training": trained.history[-1]["calls"]}
+        outcomes[method].metrics |= calls | trained.seconds
+        outcomes[method].history = trained.history
         return outcomes
 
 

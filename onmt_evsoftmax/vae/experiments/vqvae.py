@@ -25,15 +25,7 @@ from onmt_evsoftmax.vae.autoencoder import VQVAE, usage
 from onmt_evsoftmax.vae.data import DATA_SETS, DataSet, Images, load
 from onmt_evsoftmax.vae.experiment import Experiment, Outcome
 from onmt_evsoftmax.vae.pixelcnn import PixelCNN
-from onmt_evsoftmax.vae.training import (
-    SECONDS,
-    History,
-    Run,
-    Schedule,
-    seconds_per_epoch,
-    selected,
-    train,
-)
+from onmt_evsoftmax.vae.training import Run, Schedule, Trained, train
 from onmt_evsoftmax.vae.wideresnet import WideResNet, augment, check_depth, top_accuracy
 
 _TOPS = (1, 5, 10)
@@ -119,8 +111,7 @@ def train_autoencoder(run: Run, c: Configuration, data: DataSet) -> tuple[VQVAE,
         return {"test_mse": mse, "codes_used": used, "perplexity": perplexity}
 
     schedule = Schedule(len(pixels), c.autoencoder_batch_size, c.autoencoder_epochs)
-    history = train(run, "autoencoder", model, optimizer, schedule, loss, evaluate)
-    return model.eval(), history[-1]
+    return model, train(run, "autoencoder", model, optimizer, schedule, loss, evaluate).final
 
 
 def train_judge(run: Run, c: Configuration, data: DataSet) -> tuple[WideResNet, dict[str, Any]]:
@@ -141,8 +132,7 @@ def train_judge(run: Run, c: Configuration, data: DataSet) -> tuple[WideResNet, 
         return {f"real_top{k}": top_accuracy(scores, data.test.labels, k) for k in _TOPS}
 
     schedule = Schedule(len(pixels), c.wideresnet_batch_size, c.wideresnet_epochs)
-    history = train(run, "wideresnet", model, optimizer, schedule, loss, evaluate)
-    return model.eval(), history[-1]
+    return model, train(run, "wideresnet", model, optimizer, schedule, loss, evaluate).final
 
 
 # --- stage 2 --------------------------------------------------------------------------------------
@@ -155,14 +145,14 @@ def train_prior(
     train_codes: Images,
     test_codes: Images,
     classes: int,
-) -> tuple[PixelCNN, dict[str, float], History]:
-    """The PixelCNN of the learning rate with the lowest loss on test codes, and how it went.
+) -> tuple[PixelCNN, float, Trained]:
+    """The PixelCNN of the learning rate with the lowest loss on test codes, the rate, how it went.
 
     ``train_codes`` and ``test_codes`` hold codes (N, h, w) in place of pixels.
     """
     criterion = get_loss(normalizer)
     codes, labels = train_codes
-    found: list[tuple[PixelCNN, dict[str, float], History]] = []
+    found = []
     select = "test_loss" if c.best_epoch else ""
     for rate in c.learning_rates:
         stage = f"prior-lr{rate:g}"
@@ -183,16 +173,9 @@ def train_prior(
 
         optimizer = torch.optim.Adam(model.parameters(), lr=rate, weight_decay=c.weight_decay)
         schedule = Schedule(len(codes), c.batch_size, c.epochs, select=select)
-        history = train(run, stage, model, optimizer, schedule, loss, evaluate)
-        kept = selected(history, select)
-        numbers = {
-            "prior_loss": kept["test_loss"],
-            "prior_epoch": kept["epoch"],
-            "learning_rate": rate,
-            **seconds_per_epoch(run, stage),
-        }
-        found.append((model, numbers, history))
-    return min(found, key=lambda prior: prior[1]["prior_loss"])
+        trained = train(run, stage, model, optimizer, schedule, loss, evaluate)
+        found.append((model, rate, trained))
+    return min(found, key=lambda prior: prior[2].final["test_loss"])
 
 
 # --- stage 3 --------------------------------------------------------------------------------------
@@ -233,7 +216,6 @@ class VectorQuantizedVAE(Experiment[Configuration]):
         "real_top10": ("real acc-10", 1),
         "codes_used": ("codes used", 0),
         "perplexity": ("perplexity", 1),
-        **SECONDS,
     }
     figures: ClassVar = {"figure5": figures.sampled_images}
     threads = 2
@@ -264,7 +246,7 @@ class VectorQuantizedVAE(Experiment[Configuration]):
                 for part in (images.train, images.test)
             ]
         classes = len(images.classes)
-        prior, found, history = train_prior(run, c, method, encoded[0], encoded[1], classes)
+        prior, rate, trained = train_prior(run, c, method, encoded[0], encoded[1], classes)
         shape = (encoded[0].pixels.size(1), encoded[0].pixels.size(2))
         outcomes = {}
         for name in latent.methods_of(method):
@@ -276,7 +258,10 @@ class VectorQuantizedVAE(Experiment[Configuration]):
             metrics = {
                 **{f"top{k}": top_accuracy(scores, labels, k) for k in _TOPS},
                 "support": support,
-                **found,
+                "prior_loss": trained.final["test_loss"],
+                "prior_epoch": trained.final["epoch"],
+                "learning_rate": rate,
+                **trained.seconds,
                 **{key: real[key] for key in real if key.startswith("real_")},
                 **{key: rebuilt[key] for key in ("codes_used", "perplexity", "test_mse")},
             }
@@ -284,7 +269,7 @@ class VectorQuantizedVAE(Experiment[Configuration]):
                 "classes": images.classes[: c.figure_classes],
                 "samples": ((sample + 1) * 127.5).round().clamp(0, 255).int().tolist(),
             }
-            outcomes[name] = Outcome(metrics, history, shown)
+            outcomes[name] = Outcome(metrics, trained.history, shown)
         return outcomes
 
 
