@@ -113,6 +113,25 @@ def test_position_terms_with_everything_else(name):
 
 
 @each_set
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("sizes", [(0, 8), (8, 0), (0, 0)])
+@pytest.mark.parametrize("queries", [1, 9])
+def test_heads_of_size_0(name, sizes, queries):
+    """Only the distance of a key then tells it from others."""
+    shapes = ((queries, sizes[0]), (10, sizes[0]), (10, sizes[1]))  # 9 would have ties
+    tensors = [random(1, 2, *shape, seed=i) for i, shape in enumerate(shapes)]
+    keys, values, slopes, _ = terms("both", 2, 8)
+    positions = Positions(keys[:, : sizes[0]], values[:, : sizes[1]], slopes)
+    got = both_passes(name, tensors, positions, torch.float32, "fused")
+    want = both_passes(name, tensors, positions, torch.float64, "explicit")
+    for g, w in zip(got, want, strict=True):
+        torch.testing.assert_close(g.double(), w, atol=1e-5, rtol=1e-4)
+    with torch.no_grad():
+        out = sparse_attention(*tensors, normalizer=normalizer_of(name, 2), positions=positions)
+    torch.testing.assert_close(out, got[0])
+
+
+@each_set
 @pytest.mark.parametrize("lengths", [(1, 1), (7, 16), (64, 128), (65, 129), (2, 700)])
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_an_alpha_for_every_head(lengths, is_causal):
