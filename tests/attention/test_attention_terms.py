@@ -10,7 +10,8 @@ import math
 
 import pytest
 import torch
-from attention_cases import SLOPES, generator, random
+from attention_cases import generator, random
+from attention_reference import ALPHAS
 from compiled import needs_kernels, with_each_instruction_set
 
 from onmt_evsoftmax import get_normalizer, kernels, sparse_attention
@@ -24,7 +25,7 @@ def each_set(test):
     return test
 
 
-NAMES = [*SLOPES, "entmax"]
+NAMES = [*ALPHAS, "entmax"]
 KINDS = ["relative", "keys", "values", "alibi", "both"]
 LENGTHS = [(1, 1), (9, 9), (1, 40), (65, 65), (130, 70), (33, 200)]
 
