@@ -77,5 +77,5 @@ def gpu_fusion_blocker(
     return (
         reasons.of_normalizer(choice)
         or reasons.of_gpu_choice(choice)
-        or serving.model_blocker(choice.attention_kernel, dtype, head_size, positions)
+        or serving.attention_blocker(choice.attention_kernel, dtype, head_size, positions)
     )

@@ -20,7 +20,7 @@ from onmt_evsoftmax import kernels
 from onmt_evsoftmax.attention import explicit, reasons
 from onmt_evsoftmax.attention.call import Call, Choice
 from onmt_evsoftmax.attention.positions import Positions
-from onmt_evsoftmax.kernels.attention import gradients_of_inputs
+from onmt_evsoftmax.kernels import Options, operators
 from onmt_evsoftmax.normalizers.masked import HALF, apply
 from onmt_evsoftmax.normalizers.registry import Normalizer, get_record
 
@@ -87,7 +87,7 @@ def _run_single(call: Call) -> tuple[Tensor, Tensor]:
     query, key, value = (_as4d(t) for t in call[:3])
     mask = None if call.key_mask is None else _as4d(call.key_mask.unsqueeze(-2))
     out, p = kernels.single_query(
-        call.choice.attention_kernel, query, key, value, mask, *_terms(call, query), call.scale
+        call.choice.attention_kernel, query, key, value, mask, _options(call, query)
     )
     if len(call.leading) == 2:
         return out, p
@@ -126,13 +126,12 @@ def _compute(call: Call, namespace: str) -> Tensor:
     elif call.mask is not None:
         whole = _as4d(call.mask.expand(*leading, query.size(2), key.size(2)))
         mask, bias = (whole, None) if whole.dtype == torch.bool else (None, whole.float())
-    options = (call.is_causal, call.scale, call.dropout_p, call.seed)
-    inputs = (query, key, value, mask, bias, *_terms(call, query))
-    arguments = (call.choice.attention_kernel, *inputs, *options)
+    inputs = (query, key, value, mask, bias, *_options(call, query))
+    arguments = (namespace, call.choice.attention_kernel, *inputs)
     if torch.compiler.is_compiling():  # which knows operators better than Functions
-        out = kernels.attention_forward(namespace, *arguments)[0]
+        out = kernels.attention_forward(*arguments)[0]
     else:
-        out = apply(Fused, namespace, *arguments)[0]
+        out = apply(Fused, *arguments)[0]
     return out if len(leading) == 2 else out.reshape(*leading, *out.shape[2:])
 
 
@@ -143,22 +142,22 @@ def _as4d(tensor: Tensor) -> Tensor:
     return tensor.flatten(0, -4)
 
 
-def _terms(
-    call: Call, query: Tensor
-) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, int]:
-    """Alpha, relative keys and values, slopes and offset, as the kernel takes them."""
+def _options(call: Call, query: Tensor) -> Options:
+    """As the kernels take them beside ``query`` (batch, heads, L, E)."""
     alpha = call.choice.kernel_parameter()
     if alpha is not None:
         alpha = torch.as_tensor(alpha, dtype=torch.float32)
         alpha = alpha.expand(*call.leading, 1, 1).reshape(query.shape[:2])
-    if call.positions is None:
-        return alpha, None, None, None, 0
-    keys, values, slopes = call.positions.to(torch.float32).tensors()
+    keys = values = slopes = None
+    offset = 0
+    if call.positions is not None:
+        keys, values, slopes, offset = call.positions.to(torch.float32)
     if keys is None and values is not None:
         keys = query.new_zeros(values.size(0), query.size(-1))
     if slopes is not None:
         slopes = slopes.expand(call.leading).reshape(query.shape[:2])
-    return alpha, keys, values, slopes, call.positions.offset
+    numbers = (offset, call.is_causal, call.scale, call.dropout_p)
+    return Options(alpha, keys, values, slopes, call.seed, *numbers)
 
 
 class Fused(torch.autograd.Function):
@@ -173,25 +172,22 @@ class Fused(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.namespace, ctx.name, *tensors = inputs[:11]
-        *ctx.options, seed = inputs[11:]
-        ctx.save_for_backward(*tensors, *output, seed)
-        ctx.mark_non_differentiable(*output[1:])
+        ctx.namespace = inputs[0]
+        operators.remember_attention(ctx, inputs[1:], output)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        *saved, seed = ctx.saved_tensors
-        tensors, options = saved[:9], (*ctx.options, seed)
+        inputs, results = operators.remembered_attention(ctx)
         if torch.is_grad_enabled():  # the gradient is to be differentiated in turn
-            grads: Sequence[Tensor] = _explicit(grad, ctx.name, tensors, *options)
+            grads: Sequence[Tensor | None] = _explicit(grad, ctx.normalizer, inputs)
         else:
-            grads = kernels.attention_backward(ctx.namespace, grad, ctx.name, *saved, *options)
-        return None, *gradients_of_inputs(grads, tensors)
+            grads = kernels.attention_backward(ctx.namespace, grad, ctx.normalizer, inputs, results)
+        return None, *operators.gradients_of_attention(grads, inputs)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
         """One more batch dimension is a larger batch."""
-        if in_dims[-1] is not None:
+        if in_dims[7 + Options._fields.index("seed")] is not None:
             raise ValueError(
                 "the attention kernel drops by one seed for the whole batch: use "
                 'vmap(randomness="same"), or backend="explicit"'
@@ -215,21 +211,12 @@ class Fused(torch.autograd.Function):
         return tuple(r.unflatten(0, (info.batch_size, -1)) for r in results), (0,) * len(results)
 
 
-def _explicit(
-    grad: Tensor,
-    name: str,
-    tensors: Sequence[Tensor | None],
-    offset: int,
-    causal: bool,
-    scale: float,
-    dropout_p: float,
-    seed: Tensor | None,
-) -> list[Tensor]:
+def _explicit(grad: Tensor, name: str, inputs: Sequence[Any]) -> list[Tensor | None]:
     """The backward pass in steps that torch differentiates, as the kernel returns it."""
-    query, _, _, mask, bias, *_, slopes = tensors
-    record = get_record(name)
+    query, key, value, mask, bias, *rest = inputs
+    options, record = Options(*rest), get_record(name)
     names = ("query", "key", "value", "alpha", "keys", "values")
-    found = dict(zip(names, (*tensors[:3], *tensors[5:8]), strict=True))
+    found = dict(zip(names, (query, key, value, *options[:3]), strict=True))
     given = {each: tensor for each, tensor in found.items() if tensor is not None}
 
     def call_of(*tensors: Tensor) -> Call:
@@ -237,24 +224,25 @@ def _explicit(
         choice = Choice.of(record)
         if "alpha" in now:
             choice = choice.with_parameter(now["alpha"][..., None, None])
+        positions = None
+        if options.positions:
+            tables = (now.get("keys"), now.get("values"))
+            positions = Positions(*tables, options.slopes, options.offset)
         return Call(
             now["query"],
             now["key"],
             now["value"],
             mask if bias is None else bias,
             None,
-            causal,
-            scale,
-            dropout_p,
-            seed,
+            options.causal,
+            options.scale,
+            options.dropout_p,
+            options.seed,
             choice,
-            now["query"].shape[:2],
-            Positions(now.get("keys"), now.get("values"), slopes, offset)
-            if "keys" in now or slopes is not None
-            else None,
-            heads_per_key=now["query"].size(1) // max(now["key"].size(1), 1),
+            query.shape[:2],
+            positions,
+            heads_per_key=query.size(1) // max(key.size(1), 1),
         ).repeated()
 
     grads = dict(zip(given, explicit.gradients(grad, call_of, list(given.values())), strict=True))
-    assert query is not None
-    return [grads.get(each, query.new_empty(0)) for each in names]
+    return [grads.get(each) for each in names]

@@ -46,13 +46,9 @@ class Positions(NamedTuple):
                     f"(length, size), {tuple(leading)}"
                 ) from None
 
-    def tensors(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Relative keys, relative values and slopes."""
-        return self.relative_keys, self.relative_values, self.slopes
-
     def to(self, dtype: torch.dtype) -> Positions:
         """With all tensors in that type."""
-        keys, values, slopes = (None if t is None else t.to(dtype) for t in self.tensors())
+        keys, values, slopes = (None if t is None else t.to(dtype) for t in self[:3])
         return Positions(keys, values, slopes, self.offset)
 
     def _distances(self, queries: int, keys: int, device: torch.device) -> Tensor:

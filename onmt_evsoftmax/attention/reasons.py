@@ -57,7 +57,7 @@ def of_positions(positions: Positions | None) -> str | None:
     """The kernels return no gradient of slopes, and take a table of one row for none at all."""
     if positions is None:
         return None
-    keys, values, slopes = positions.tensors()
+    keys, values, slopes, _ = positions
     if slopes is not None and slopes.requires_grad and torch.is_grad_enabled():
         return "slopes that need a gradient are not fused"
     if any(table is not None and table.size(0) == 1 for table in (keys, values)):
@@ -94,8 +94,9 @@ def _of_func() -> str | None:
 
 def of_gpu(call: Call) -> str | None:
     """Triton, a GPU that it multiplies matrices on, and a tile for heads of this size."""
+    query, head = call.query, max(call.query.size(-1), call.value.size(-1))
     return of_gpu_choice(call.choice) or serving.attention_blocker(
-        call.choice.attention_kernel, call.query, call.value, call.positions is not None
+        call.choice.attention_kernel, query.dtype, head, call.positions is not None, query
     )
 
 

@@ -37,6 +37,8 @@ LONGEST_EXPLICIT = 2048
 TOLERANCE = {"bf16": 2e-2, "fp32": 1e-5}
 
 Function = Callable[..., Tensor]
+#: (cost model, device, variant) → what the model's ``ratio_of_passes`` takes.
+Passes = Callable[[Any, Any, "Variant"], Any]
 
 
 class Variant(NamedTuple):
@@ -135,11 +137,11 @@ def measure_rows(case: tuple[str, int], seconds: float, seed: int) -> Iterator[R
     variants, notes = _checked(row_variants(), (scores[:64],), name)
     times = compare(_functions(variants), (scores,), torch.randn_like(scores), seconds)
 
-    def predicted(variant: Variant) -> str:
-        return _predict_rows(variant, rows, columns, scores.element_size())
+    def passes(cost: Any, device: Any, variant: Variant) -> Any:
+        return cost.row_passes(variant.kernel, rows, columns, scores.element_size())
 
     text = f"{rows}×{columns} {name}"
-    yield from _results("rows", text, variants, notes, times, predicted)
+    yield from _results("rows", text, variants, notes, times, passes)
 
 
 def measure_attention(case: tuple[int, float], seconds: float, seed: int) -> Iterator[Result]:
@@ -157,11 +159,12 @@ def measure_attention(case: tuple[int, float], seconds: float, seed: int) -> Ite
     }
     times = compare(_functions(variants), (query, key, value), torch.randn_like(value), seconds, 3)
 
-    def predicted(variant: Variant) -> str:
-        return _predict_attention(variant, query.size(1), length)
+    def passes(cost: Any, device: Any, variant: Variant) -> Any:
+        shape = cost.Shape(query.size(1), length, length, SIZE, causal=True)
+        return cost.attention_passes(variant.kernel, shape, device, dropout=variant.dropout)
 
     text = f"1,{query.size(1)},{length}" + (f" dropout {dropout}" if dropout else "")
-    yield from _results("attention", text, variants, notes, times, predicted)
+    yield from _results("attention", text, variants, notes, times, passes)
 
 
 def measure_memory(length: int, seconds: float, seed: int) -> Iterator[Result]:
@@ -261,15 +264,17 @@ def _results(
     variants: dict[str, Variant],
     notes: dict[str, str],
     times: dict[str, tuple[float, float]],
-    predicted: Callable[[Variant], str],
+    passes: Passes,
 ) -> Iterator[Result]:
     for result in ratios(times, PEERS[part], part, case):
-        yield dataclasses.replace(result, predicted=predicted(variants[result.name]))
+        predicted = _predict(variants[result.name], passes)
+        yield dataclasses.replace(result, predicted=predicted)
     for name, note in notes.items():
         yield Result(part, case, name, PEERS[part], None, None, note=note)
 
 
-def _predict_rows(variant: Variant, rows: int, columns: int, width: int) -> str:
+def _predict(variant: Variant, passes: Passes) -> str:
+    """What the cost model says of one of our kernels, if it has this GPU's data sheet."""
     if variant.kernel is None or not triton.available():
         return ""
     from onmt_evsoftmax.kernels.triton import cost
@@ -277,27 +282,7 @@ def _predict_rows(variant: Variant, rows: int, columns: int, width: int) -> str:
     device = cost.device_named(device_name())
     if device is None:
         return ""
-    pair = []
-    for back in (False, True):
-        ours = cost.our_rows(variant.kernel, rows, columns, width, backward=back)
-        pair.append((ours, cost.softmax_rows(rows, columns, width, back), 1.0))
-    return cost.ratio_of_passes(pair, device)
-
-
-def _predict_attention(variant: Variant, heads: int, length: int) -> str:
-    if variant.kernel is None or not triton.available():
-        return ""
-    from onmt_evsoftmax.kernels.triton import cost
-
-    device = cost.device_named(device_name())
-    if device is None:
-        return ""
-    shape = cost.Shape(heads, length, length, SIZE, causal=True)
-    pair = []
-    for back, share in ((False, device.flash_forward), (True, device.flash_backward)):
-        ours = cost.our_attention(variant.kernel, shape, backward=back, dropout=variant.dropout)
-        pair.append((ours, cost.flash_attention(shape, back), share))
-    return cost.ratio_of_passes(pair, device)
+    return cost.ratio_of_passes(passes(cost, device, variant), device)
 
 
 def device_name() -> str:

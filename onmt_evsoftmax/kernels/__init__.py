@@ -9,26 +9,26 @@ this folder shows how a call travels.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from onmt_evsoftmax.kernels import attention as fused
-from onmt_evsoftmax.kernels import attention_operators, library  # noqa: F401 (registers them)
-from onmt_evsoftmax.kernels import rows as operators
+from onmt_evsoftmax.kernels import attention, library, operators, rows
 from onmt_evsoftmax.kernels.attention import single_query
+from onmt_evsoftmax.kernels.attention_options import Options
 from onmt_evsoftmax.kernels.library import BACKENDS, accepts, backend, chosen, using
-from onmt_evsoftmax.kernels.rows import Parameter
-from onmt_evsoftmax.kernels.triton import operators as triton_operators
 from onmt_evsoftmax.kernels.triton import serving
+from onmt_evsoftmax.kernels.triton.tiles import MAX_HEAD
 
 __all__ = [
     "BACKENDS",
     "MAX_HEAD",
     "ON_CPU",
     "ON_GPU",
+    "Options",
     "accepts",
     "attention_backward",
     "attention_forward",
@@ -47,10 +47,10 @@ __all__ = [
 ]
 
 #: Where the operators are: ``torch.ops.…``.
-ON_CPU, ON_GPU = "onmt_evsoftmax", triton_operators.NAMESPACE
+ON_CPU, ON_GPU = (kernels.namespace for kernels in operators.KERNELS)
 
-#: The largest size of a head that the attention kernel is made (and tested) for.
-MAX_HEAD = 256
+#: Of a normalizer: a number, or a tensor of one for every row, which has size 1 along the row.
+Parameter = float | Tensor
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 _is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)  # since torch 2.7
@@ -103,52 +103,43 @@ def transformed(tensor: Tensor) -> bool:
 
 def serves(kernel: str, tensor: Tensor, parameter: Parameter = 0.0) -> bool:
     """Whether there is a row kernel of that name for such tensors, on this device, now."""
-    return _on_cpu(kernel, tensor, parameter) or _on_gpu(kernel, tensor, parameter)
+    return _server(kernel, tensor, parameter, tensor) is not None
 
 
-def _on_cpu(kernel: str, tensor: Tensor, parameter: Parameter = 0.0) -> bool:
-    return (
+def _server(kernel: str, tensor: Tensor, parameter: Parameter, watched: Tensor) -> Any:
+    """Who has ``rows_forward`` and ``rows_backward`` for such a tensor; None: nobody has.
+
+    The C functions themselves, unless torch must see what is done with ``watched``.
+    """
+    if exporting() or tensor.layout is not torch.strided or tensor.dim() == 0:
+        return None
+    if (
         tensor.is_cpu
         and library.active() is not None
-        and tensor.dtype in operators.DTYPES
-        and tensor.layout is torch.strided
-        and 0 < tensor.dim() <= operators.MAX_RANK
-        and not exporting()
-        and _takes(kernel, parameter, tensor)
-    )
+        and tensor.dtype in rows.DTYPES
+        and tensor.dim() <= rows.MAX_RANK
+        and _takes(kernel, parameter, watched)
+    ):
+        return torch.ops.onmt_evsoftmax if transformed(watched) else rows
+    chosen = library.chosen()
+    forced = chosen == "triton" or (tensor.is_cuda and chosen != "torch")
+    if forced and serving.rows_blocker(kernel, tensor) is None:
+        return torch.ops.onmt_evsoftmax_triton
+    return None
 
 
-def _takes(kernel: str, parameter: Parameter, scores: Tensor) -> bool:
-    """Whether the kernel takes this parameter; a tensor's values must be there to be looked at."""
+def _takes(kernel: str, parameter: Parameter, watched: Tensor) -> bool:
+    """Whether the C kernel takes this parameter, of which a tensor must have values to look at."""
     if not isinstance(parameter, Tensor):
         return accepts(kernel, parameter)
-    if transformed(parameter) or transformed(scores) or parameter.numel() == 0:
+    if transformed(parameter) or transformed(watched) or parameter.numel() == 0:
         return False
     least, most = parameter.detach().aminmax()
     return accepts(kernel, least.item()) and accepts(kernel, most.item())
 
 
-def _on_gpu(kernel: str, tensor: Tensor, parameter: Parameter = 0.0) -> bool:
-    chosen = library.chosen()
-    return (
-        (chosen == "triton" or (tensor.is_cuda and chosen != "torch"))
-        and serving.rows_blocker(kernel, tensor) is None
-        and not exporting()
-        and _plain(tensor)
-        and (not isinstance(parameter, Tensor) or _plain(parameter))
-    )
-
-
 def _number_and_tensor(parameter: Parameter) -> tuple[float, Tensor | None]:
     return (0.0, parameter) if isinstance(parameter, Tensor) else (parameter, None)
-
-
-def _plain(tensor: Tensor) -> bool:
-    """Neither sparse nor wrapped by ``torch.func``, for which the GPU's operators have no rules."""
-    return torch.compiler.is_compiling() or (
-        tensor.layout is torch.strided
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-    )
 
 
 def rows_forward(
@@ -165,26 +156,17 @@ def rows_forward(
     broadcast elsewhere. ``parameter`` is a number, or a tensor of the rank of the scores with one
     for every row. Computes half precision in float32, else in the type of the scores.
     """
-    on_cpu = _on_cpu(kernel, scores, parameter)
-    if not (on_cpu or _on_gpu(kernel, scores, parameter)):
+    server = _server(kernel, scores, parameter, scores)
+    if server is None:
         return None
     last = dim == -1 or dim == scores.dim() - 1
     if not last:
         scores = scores.movedim(dim, -1)
         mask = None if mask is None else mask.movedim(dim, -1)
         parameter = parameter.movedim(dim, -1) if isinstance(parameter, Tensor) else parameter
-    if not on_cpu:
-        p, support = torch.ops.onmt_evsoftmax_triton.rows_forward(
-            kernel, scores, mask, *_number_and_tensor(parameter), want_support
-        )
-        support = support if want_support else None
-    elif transformed(scores):
-        p, support = torch.ops.onmt_evsoftmax.rows_forward(
-            kernel, scores, mask, parameter, want_support
-        )
-        support = support if want_support else None
-    else:
-        p, support = operators.rows_forward(kernel, scores, mask, parameter, want_support)
+    number, alpha = _number_and_tensor(parameter)
+    p, support = server.rows_forward(kernel, scores, mask, number, alpha, want_support)
+    support = support if want_support else None
     if last:
         return p, support
     return p.movedim(-1, dim), None if support is None else support.movedim(-1, dim)
@@ -199,58 +181,52 @@ def rows_backward(
     """
     if torch.is_grad_enabled() or forward_mode():
         return None
-    on_cpu = _on_cpu(kernel, p) and _takes(kernel, parameter, grad)
-    if not (on_cpu or (_on_gpu(kernel, p, parameter) and _plain(grad))):
+    server = _server(kernel, p, parameter, grad)
+    if server is None:
         return None
     last = dim == -1 or dim == p.dim() - 1
     if not last:
         p, grad = p.movedim(dim, -1), grad.movedim(dim, -1)
         parameter = parameter.movedim(dim, -1) if isinstance(parameter, Tensor) else parameter
-    grad_parameter: Tensor | None = None
-    if not on_cpu:
-        number, each = _number_and_tensor(parameter)
-        grad_scores, found = torch.ops.onmt_evsoftmax_triton.rows_backward(
-            kernel, p, grad, each, each is not None, number
-        )
-        grad_parameter = None if each is None else found.to(each.dtype)
-    elif transformed(grad):
-        grad = grad if grad.dtype == p.dtype else grad.to(p.dtype)
-        grad_scores = torch.ops.onmt_evsoftmax.rows_backward(kernel, p, grad, parameter)
-    else:
-        grad = grad if grad.dtype == p.dtype else grad.to(p.dtype)
-        grad_scores, grad_parameter = operators.rows_backward(kernel, p, grad, parameter)
+    grad = grad if grad.dtype == p.dtype else grad.to(p.dtype)
+    number, alpha = _number_and_tensor(parameter)
+    grad_scores, of_alpha = server.rows_backward(kernel, p, grad, number, alpha, alpha is not None)
+    of_alpha = None if alpha is None else of_alpha.to(alpha.dtype)
     if last:
-        return grad_scores, grad_parameter
-    back = None if grad_parameter is None else grad_parameter.movedim(-1, dim)
-    return grad_scores.movedim(-1, dim), back
+        return grad_scores, of_alpha
+    return grad_scores.movedim(-1, dim), None if of_alpha is None else of_alpha.movedim(-1, dim)
 
 
 # --- attention ------------------------------------------------------------------------------------
 
 
-def attention_forward(namespace: str, kernel: str, query: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """(out, what the backward pass needs); see :func:`fused.attention_forward`.
+def attention_forward(namespace: str, kernel: str, *inputs: Any) -> tuple[Tensor, ...]:
+    """(out, what the backward pass needs).
 
+    ``inputs`` are query, key, value, mask, bias and :class:`Options`, one after the other.
     ``namespace`` is that of the operators: :data:`ON_CPU`, or :data:`ON_GPU`, where there must be
     no alpha.
     """
     if namespace == ON_GPU:
-        return torch.ops.onmt_evsoftmax_triton.attention_forward(
-            kernel, query, *rest[:4], *rest[9:], False, *rest[5:9]
-        )
-    if transformed(query):
-        return torch.ops.onmt_evsoftmax.attention_forward(kernel, query, *rest)
-    return fused.attention_forward(kernel, query, *rest)
+        return torch.ops.onmt_evsoftmax_triton.attention_forward(kernel, *inputs)
+    if transformed(inputs[0]):
+        return torch.ops.onmt_evsoftmax.attention_forward(kernel, *inputs)
+    query, key, value, mask, bias, *options = inputs
+    return attention.attention_forward(kernel, query, key, value, mask, bias, Options(*options))
 
 
-def attention_backward(namespace: str, grad: Tensor, kernel: str, *rest: Any) -> fused.Gradients:
-    """Gradients of query, key, value, …; see :func:`fused.attention_backward`."""
+def attention_backward(
+    namespace: str, grad: Tensor, kernel: str, inputs: Sequence[Any], results: Sequence[Tensor]
+) -> Sequence[Tensor | None]:
+    """Gradients of query, key, value, alpha, relative keys and values; what is not there is any.
+
+    ``results`` are those of the forward pass.
+    """
     if namespace == ON_GPU:
-        # In `rest`: five tensors, alpha, three terms, five results of the forward pass, offset, …
-        *grads, keys, values = torch.ops.onmt_evsoftmax_triton.attention_backward(
-            grad, kernel, *rest[:5], *rest[9:14], *rest[15:], False, *rest[6:9], rest[14]
-        )
-        return *grads, *fused.gradients_of_terms(grad, None, keys, values)
+        return torch.ops.onmt_evsoftmax_triton.attention_backward(grad, kernel, *inputs, *results)
     if transformed(grad):
-        return torch.ops.onmt_evsoftmax.attention_backward(grad, kernel, *rest)
-    return fused.attention_backward(grad, kernel, *rest)
+        return torch.ops.onmt_evsoftmax.attention_backward(grad, kernel, *inputs, *results)
+    query, key, value, mask, bias, *options = inputs
+    return attention.attention_backward(
+        grad, kernel, query, key, value, mask, bias, Options(*options), *results
+    )

@@ -4,8 +4,8 @@ Every normalizer is ``f(scores, mask=None, dim=-1, *, return_support=False, …)
 
 - ``mask`` is boolean, broadcastable to ``scores``, and **True means the entry takes part** (the
   convention of ``torch.nn.functional.scaled_dot_product_attention``). Masked entries enter no mean,
-  sum or maximum; their probability and gradient are exactly 0 whatever their score is. A score of
-  ``-inf`` counts as masked.
+  sum or maximum; their probability and gradient are exactly 0 whatever their score is, and whatever
+  the others are. A score of ``-inf`` counts as masked.
 - A row with nothing valid gives zeros. A row with ``nan`` or ``+inf`` among its valid entries gives
   ``nan`` in that row only.
 - The largest valid entry is in the support. Scores are compared as they are given: equal ones are
@@ -214,9 +214,12 @@ def count(hidden: Tensor | None, like: Tensor, dim: int) -> Tensor | int:
 
 def clear(p: Tensor, hidden: Tensor | None) -> Tensor:
     """Make hidden entries 0 also in rows that are not finite (which includes: nothing valid)."""
-    if hidden is None or (may_look(p) and not p.sum().isnan()):
-        return p
-    return torch.where(hidden, 0.0, p)
+    return p if hidden is None or is_sound(p) else torch.where(hidden, 0.0, p)
+
+
+def is_sound(tensor: Tensor) -> bool:
+    """Whether a look says that there is no nan."""
+    return may_look(tensor) and not tensor.sum().isnan()
 
 
 # --- derivatives and transformations --------------------------------------------------------------
@@ -229,7 +232,8 @@ def along_simplex(slope: Tensor, vector: Tensor, dim: int) -> Tensor:
     """
     total = slope.sum(dim, keepdim=True)
     share = slope / total.masked_fill(total == 0, 1.0)
-    return slope * (vector - (share * vector).sum(dim, keepdim=True))
+    moved = slope * (vector - (share * vector).sum(dim, keepdim=True))
+    return torch.where(slope == 0, 0.0, moved)  # in a row with nan, 0 · nan would be nan
 
 
 def both_ways(function: Any) -> Any:

@@ -34,9 +34,12 @@ class Softmax(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (p,) = ctx.saved_tensors
         fast = kernels.rows_backward("evsoftmax", p, grads[0], ctx.dim)
-        if fast is None:
-            fast = torch._softmax_backward_data(grads[0], p, ctx.dim, p.dtype), None
-        return fast[0], None, None, None, None
+        if fast is not None:
+            return fast[0], None, None, None, None
+        grad_scores = torch._softmax_backward_data(grads[0], p, ctx.dim, p.dtype)
+        if not masked.is_sound(grad_scores):  # in a row with nan, 0 · nan is nan
+            grad_scores = torch.where(p == 0, 0.0, grad_scores)
+        return grad_scores, None, None, None, None
 
     @staticmethod
     def tangent(ctx: Any, *tangents: Tensor) -> tuple[Tensor, None]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from attention_cases import SLOPES, check, generator, random
+from attention_cases import check, generator, random
+from attention_reference import ALPHAS
 from compiled import with_each_instruction_set
 
 from onmt_evsoftmax import sparse_attention
 
 pytestmark = with_each_instruction_set
-each = pytest.mark.parametrize("normalizer", SLOPES)
+each = pytest.mark.parametrize("normalizer", ALPHAS)
 
 #: Around the sizes of vectors, panels (16, 32), chunks of queries (64) and tiles of keys (128).
 LENGTHS = [(1, 1), (3, 2), (7, 16), (63, 65), (64, 128), (65, 129), (130, 33), (2, 300)]

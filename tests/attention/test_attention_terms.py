@@ -10,7 +10,8 @@ import math
 
 import pytest
 import torch
-from attention_cases import SLOPES, generator, random
+from attention_cases import generator, random
+from attention_reference import ALPHAS
 from compiled import needs_kernels, with_each_instruction_set
 
 from onmt_evsoftmax import get_normalizer, kernels, sparse_attention
@@ -24,7 +25,7 @@ def each_set(test):
     return test
 
 
-NAMES = [*SLOPES, "entmax"]
+NAMES = [*ALPHAS, "entmax"]
 KINDS = ["relative", "keys", "values", "alibi", "both"]
 LENGTHS = [(1, 1), (9, 9), (1, 40), (65, 65), (130, 70), (33, 200)]
 
@@ -110,6 +111,25 @@ def test_position_terms_with_everything_else(name):
         for backend in ("fused", "explicit")
     ]  # fmt: skip
     torch.testing.assert_close(*dropped, atol=5e-5, rtol=1e-4)
+
+
+@each_set
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("sizes", [(0, 8), (8, 0), (0, 0)])
+@pytest.mark.parametrize("queries", [1, 9])
+def test_heads_of_size_0(name, sizes, queries):
+    """Only the distance of a key then tells it from others."""
+    shapes = ((queries, sizes[0]), (10, sizes[0]), (10, sizes[1]))  # 9 would have ties
+    tensors = [random(1, 2, *shape, seed=i) for i, shape in enumerate(shapes)]
+    keys, values, slopes, _ = terms("both", 2, 8)
+    positions = Positions(keys[:, : sizes[0]], values[:, : sizes[1]], slopes)
+    got = both_passes(name, tensors, positions, torch.float32, "fused")
+    want = both_passes(name, tensors, positions, torch.float64, "explicit")
+    for g, w in zip(got, want, strict=True):
+        torch.testing.assert_close(g.double(), w, atol=1e-5, rtol=1e-4)
+    with torch.no_grad():
+        out = sparse_attention(*tensors, normalizer=normalizer_of(name, 2), positions=positions)
+    torch.testing.assert_close(out, got[0])
 
 
 @each_set

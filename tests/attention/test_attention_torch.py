@@ -8,7 +8,8 @@ import sys
 
 import pytest
 import torch
-from attention_cases import SLOPES, generator, random
+from attention_cases import generator, random
+from attention_reference import ALPHAS
 from compiled import needs_kernels
 
 from onmt_evsoftmax.attention.sparse_attention import evsoftmax_attention
@@ -53,15 +54,15 @@ def test_operators_keep_torch_s_rules():
     tensors = [random(2, 2, 20, 8, seed=i).requires_grad_() for i in range(3)]
     mask, bias = torch.ones(2, 1, 1, 20, dtype=torch.bool), random(1, 2, 20, 20)
     forward = torch.ops.onmt_evsoftmax.attention_forward.default
-    for name in SLOPES:
-        plain = (None, None, None, None, 0, True, 0.3, 0.0, None)
+    for name in ALPHAS:
+        plain = (None, None, None, None, None, 0, True, 0.3, 0.0)
         torch.library.opcheck(forward, (name, *tensors, mask, None, *plain))
         table, slopes = random(5, 8).requires_grad_(), torch.ones(2, 2)
-        terms = (None, table, table.detach().clone().requires_grad_(), slopes, 1)
-        dropped = (name, *tensors, None, bias, *terms, False, 0.3, 0.5, torch.tensor(7))
+        terms = (None, table, table.detach().clone().requires_grad_(), slopes, torch.tensor(7))
+        dropped = (name, *tensors, None, bias, *terms, 1, False, 0.3, 0.5)
         torch.library.opcheck(forward, dropped)
     alpha = torch.full((2, 2), 1.3, requires_grad=True)
-    options = (alpha, None, None, None, 0, True, 0.3, 0.0, None)
+    options = (alpha, None, None, None, None, 0, True, 0.3, 0.0)
     torch.library.opcheck(forward, ("entmax", *tensors, mask, None, *options))
 
 

@@ -12,8 +12,8 @@ from onmt_evsoftmax.normalizers import functional
 
 pytestmark = with_each_instruction_set
 
-#: No alpha, relative positions or slopes; offset, causal, scale, dropout, seed.
-PLAIN = (None, None, None, None, 0, False, 1.0, 0.0, None)
+#: No alpha, relative positions, slopes or seed; offset, causal, scale, dropout.
+PLAIN = (None, None, None, None, None, 0, False, 1.0, 0.0)
 
 
 @each
@@ -22,7 +22,11 @@ def test_operators_keep_torch_s_rules(name):
     mask = torch.rand(3, 1, 9) < 0.8
     forward = torch.ops.onmt_evsoftmax.rows_forward.default
     parameter = library.RANGES[name][0]  # the least that it takes
-    for arguments in ((None, 0.0, True), (mask, 0.0, False), (mask, parameter, True)):
+    for arguments in (
+        (None, 0.0, None, True),
+        (mask, 0.0, None, False),
+        (mask, parameter, None, True),
+    ):
         torch.library.opcheck(forward, (name, scores, *arguments))
     p = torch.rand(3, 4, 9)
     backward = torch.ops.onmt_evsoftmax.rows_backward.default
@@ -32,7 +36,7 @@ def test_operators_keep_torch_s_rules(name):
 @each
 def test_the_operator_has_the_gradient_of_the_function(name):
     scores = torch.randn(5, 20, dtype=torch.float64, requires_grad=True)
-    p, _ = torch.ops.onmt_evsoftmax.rows_forward(name, scores, None, 0.0, False)
+    p, _ = torch.ops.onmt_evsoftmax.rows_forward(name, scores, None, 0.0, None, False)
     weight = torch.randn(5, 20, dtype=torch.float64)
     (grad,) = torch.autograd.grad((p * weight).sum(), scores)
     (expected,) = torch.autograd.grad((getattr(functional, name)(scores) * weight).sum(), scores)
@@ -48,7 +52,9 @@ def test_operators_batch(name):
         ((1, 1), (scores, mask)),
         ((None, 0), (scores[0], mask)),
     ):
-        mapped = torch.vmap(lambda s, m: forward(name, s, m, 0.0, True)[0], in_dims)(*arguments)
+        mapped = torch.vmap(lambda s, m: forward(name, s, m, 0.0, None, True)[0], in_dims)(
+            *arguments
+        )
         size = arguments[in_dims.index(1) if 1 in in_dims else in_dims.index(0)].size(
             max(d or 0 for d in in_dims)
         )
@@ -56,7 +62,7 @@ def test_operators_batch(name):
             pick = [
                 t if d is None else t.select(d, i) for t, d in zip(arguments, in_dims, strict=True)
             ]
-            assert torch.equal(mapped[i], forward(name, *pick, 0.0, True)[0])
+            assert torch.equal(mapped[i], forward(name, *pick, 0.0, None, True)[0])
 
 
 @each
@@ -86,8 +92,10 @@ def test_operators_refuse_what_would_be_read_past_its_end():
     """They are within everybody's reach, also without the functions that check."""
     operators, scores = torch.ops.onmt_evsoftmax, torch.randn(3, 40)
     for mask in (torch.ones(40), torch.ones(3, 1), torch.ones(2, 40)):
-        with pytest.raises(ValueError, match="must fit the scores"):
-            operators.rows_forward("evsoftmax", scores, mask.bool(), 0.0, True)
+        with pytest.raises(
+            ValueError, match=r"must be torch.bool and broadcast to \(3, 40\), all of"
+        ):
+            operators.rows_forward("evsoftmax", scores, mask.bool(), 0.0, None, True)
     with pytest.raises(ValueError, match="must be alike"):
         operators.rows_backward("evsoftmax", scores, torch.randn(2, 2))
     query, value = torch.randn(1, 1, 5, 64), torch.randn(1, 1, 5, 8)
@@ -126,36 +134,32 @@ def test_operators_refuse_in_a_sentence():
         (torch.randn(*[1] * 16, 2, 4)[..., :3], "evsoftmax", TypeError, "1 to 16 dimensions"),
     ):
         with pytest.raises(error, match=says):
-            forward(name, scores, None, 0.0, True)
+            forward(name, scores, None, 0.0, None, True)
         with pytest.raises(error, match=says):
             backward(name, scores, scores)
     for name, parameter in (("evsoftmax", -1.0), ("evsoftmax", 1e-45), ("sparsemax", 0.5)):
         with pytest.raises(ValueError, match="does not take the parameter"):
-            forward(name, torch.randn(3, 4), None, parameter, True)
+            forward(name, torch.randn(3, 4), None, parameter, None, True)
 
 
 def test_attention_operators_refuse_what_the_forward_pass_did_not_give():
     operators = torch.ops.onmt_evsoftmax
-    tensors, options = [torch.randn(1, 1, 5, 8) for _ in range(3)], PLAIN[4:]
+    tensors = [torch.randn(1, 1, 5, 8) for _ in range(3)]
     for dropout_p in (0.5, 1.5, -1.0):
         with pytest.raises(ValueError, match="dropout_p must be"):
-            operators.attention_forward(
-                "evsoftmax", *tensors, None, None, *PLAIN[:7], dropout_p, None
-            )
-    limits = (None, None, *PLAIN[:4])
-    saved = list(operators.attention_forward("sparsemax", *tensors, *limits, *options))
+            operators.attention_forward("evsoftmax", *tensors, None, None, *PLAIN[:-1], dropout_p)
+    given = ("sparsemax", *tensors, None, None, *PLAIN, False)
+    saved = list(operators.attention_forward(*given))
     grad = torch.randn(1, 1, 5, 8)
-    expected = operators.attention_backward(grad, "sparsemax", *tensors, *limits, *saved, *options)
+    expected = operators.attention_backward(grad, *given, *saved)
     for i, name in enumerate(("grad", "out", "level", "bar")):
         good = (grad, *saved)[i]
         for bad in (good[..., :1], good.to(torch.float16)):
-            given = [grad, *saved]
-            given[i] = bad
+            results = [grad, *saved]
+            results[i] = bad
             with pytest.raises(ValueError, match=f"{name} must be"):
-                operators.attention_backward(
-                    given[0], "sparsemax", *tensors, *limits, *given[1:], *options
-                )
+                operators.attention_backward(results[0], *given, *results[1:])
     apart = [t.repeat_interleave(2, -1)[..., ::2] for t in saved]
-    again = operators.attention_backward(grad, "sparsemax", *tensors, *limits, *apart, *options)
+    again = operators.attention_backward(grad, *given, *apart)
     for got, want in zip(again, expected, strict=True):
         assert torch.equal(got, want)

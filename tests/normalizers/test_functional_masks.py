@@ -11,6 +11,7 @@ from cases import CASES, each, rows
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from onmt_evsoftmax import kernels
 from onmt_evsoftmax.normalizers import functional
 
 JUNK = [math.nan, math.inf, -math.inf, 0.0, 1e30, -1e18]
@@ -88,6 +89,24 @@ def test_a_broken_row_stays_alone(name, bad):
         assert p[1, valid].isnan().all()
         assert p[[0, 2]].isfinite().all()
     assert (f(scores, mask)[:, 5] == 0).all()
+
+
+@each
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_what_is_hidden_in_a_broken_row_has_no_gradient(name, backend, bad, dtype):
+    mask = torch.ones(3, 40, dtype=torch.bool)
+    mask[:, 5] = False
+    scores = torch.randn(3, 40).to(dtype)
+    scores[1, 2], scores[1, 33] = bad, -math.inf
+    scores.requires_grad_()
+    with kernels.using(backend):
+        CASES[name][0](scores, mask).backward(torch.randn(3, 40).to(dtype))
+    hidden = ~mask | (scores == -math.inf)
+    assert (scores.grad[hidden] == 0).all()
+    assert scores.grad[1][~hidden[1]].isnan().all()
+    assert scores.grad[[0, 2]].isfinite().all()
 
 
 @each

@@ -11,6 +11,7 @@ from attention_reference import Places, reference
 from where import DEVICE
 
 from onmt_evsoftmax.attention import dropout
+from onmt_evsoftmax.kernels import Options
 
 
 def on_device(*tensors):
@@ -19,14 +20,9 @@ def on_device(*tensors):
 
 def run(name, query, key, value, mask=None, bias=None, grad=None, **options):
     """(out, gradients) of the kernels, on the CPU again."""
-    from onmt_evsoftmax.kernels.triton.attention import (
-        Options,
-        attention_backward,
-        attention_forward,
-    )
+    from onmt_evsoftmax.kernels.triton.attention import attention_backward, attention_forward
 
     options.setdefault("scale", 1 / math.sqrt(query.size(-1)))
-    options.setdefault("causal", False)
     call = Options(
         **{n: o.to(DEVICE) if isinstance(o, torch.Tensor) else o for n, o in options.items()}
     )
@@ -34,7 +30,7 @@ def run(name, query, key, value, mask=None, bias=None, grad=None, **options):
     out, *rows = attention_forward(name, *tensors, call)
     if grad is None:
         return out.cpu(), None
-    grads = attention_backward(grad.to(DEVICE), name, *tensors, out, *rows, call)
+    grads = attention_backward(grad.to(DEVICE), name, *tensors, call, out, *rows)
     return out.cpu(), [g.cpu() for g in grads if g is not None]
 
 

@@ -17,7 +17,8 @@ from onmt_evsoftmax.normalizers.registry import own_records
 
 ROWS = {record.row_kernel for record in own_records() if record.row_kernel}
 ops = torch.ops.onmt_evsoftmax_triton
-OPTIONS = (False, 0.25, 0.0, None)
+#: No alpha, relative positions, slopes or seed; offset, causal, scale, dropout.
+OPTIONS = (None, None, None, None, None, 0, False, 0.25, 0.0)
 
 
 def attention(query, key, value, normalizer="evsoftmax"):
@@ -44,7 +45,8 @@ def test_attention_passes_torchs_own_check(normalizer):
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(ops.attention_forward.default, arguments, test_utils=checks)
     tables = [random(5, 16, seed=i).to(DEVICE).requires_grad_() for i in (3, 4)]
-    placed = (*arguments, False, *tables, torch.ones(1, 2, device=DEVICE), 2)
+    terms = (None, *tables, torch.ones(1, 2, device=DEVICE), None, 2, False, 0.25, 0.0)
+    placed = (normalizer, *tensors, None, None, *terms)
     torch.library.opcheck(ops.attention_forward.default, placed, test_utils=checks)
 
 
@@ -86,11 +88,12 @@ def test_fake_cuda_tensors_need_neither_a_gpu_nor_triton():
         key = torch.empty(2, 2, 7, 16, device="cuda", dtype=torch.bfloat16)
         out = attention(query, key, torch.empty(2, 2, 7, 24, device="cuda", dtype=torch.bfloat16))
         p, support = ops.rows_forward("entmax15", query, None, 0.0, None, True)
-        table = torch.empty(1, 24, device="cuda")
-        given = (query, key, key.new_empty(2, 2, 7, 24), None, None, *OPTIONS, False, None, table)
+        tables = torch.empty(5, 16, device="cuda"), torch.empty(5, 24, device="cuda")
+        terms = (None, *tables, *OPTIONS[3:])
+        given = (query, key, key.new_empty(2, 2, 7, 24), None, None, *terms)
         masses = ops.attention_forward("evsoftmax", *given)[4]
     assert (out.shape, out.dtype, out.device.type) == ((2, 4, 10, 24), torch.bfloat16, "cuda")
-    assert masses.shape == (2, 4, 10, 3)
+    assert masses.shape == (2, 4, 10, 5)
     assert (p.shape, support.dtype) == (query.shape, torch.bool)
 
 
@@ -100,13 +103,12 @@ def test_operators_refuse_what_a_kernel_would_misread():
     large = torch.ones(1, 3, 9, 16, dtype=torch.bool)
     with pytest.raises(ValueError, match="must be one of entmax"):
         ops.rows_forward("softmax", x, None, 0.0, None, True)
-    with pytest.raises(ValueError, match="entmax needs an alpha"):
-        ops.rows_forward("entmax", x, None, 0.0, None, True)
-    with pytest.raises(ValueError, match="broadcast"):
-        ops.rows_forward("sparsemax", x, large, 0.0, None, True)
-    with pytest.raises(TypeError, match="boolean"):
-        ops.rows_forward("sparsemax", x, torch.ones_like(x), 0.0, None, True)
-    with pytest.raises(ValueError, match="no attention kernel for entmax"):
+    with pytest.raises(ValueError, match="sparsemax has no alpha"):
+        ops.rows_forward("sparsemax", x, None, 0.0, x[..., :1], True)
+    for mask in (large, torch.ones_like(x)):
+        with pytest.raises(ValueError, match=r"mask must be torch\.bool and broadcast to"):
+            ops.rows_forward("sparsemax", x, mask, 0.0, None, True)
+    with pytest.raises(ValueError, match="must be one of entmax15"):
         attention(x, x, x, "entmax")
     with pytest.raises(ValueError, match="query, key and value must be"):
         attention(x, x[:, :, :, :8], x)
@@ -117,16 +119,16 @@ def test_operators_refuse_what_a_kernel_would_misread():
         ops.attention_forward("evsoftmax", x, x, x, None, bias, *OPTIONS)
     slopes, table = torch.ones(1, 2, device=DEVICE), torch.ones(5, 16, device=DEVICE)
     for terms, says in (
-        ((table[:4], None, None), "odd number of rows, not 4"),
+        ((table[:4], None, None), "odd number of rows"),
         ((table[:, :8], None, None), "relative_keys must be of shape"),
         ((table, table[:3], None), "must be of shape"),
         ((None, None, slopes[:, :1]), "slopes must be of shape"),
         ((None, None, slopes.requires_grad_()), "no gradient for slopes"),
     ):
         with pytest.raises(ValueError, match=says):
-            ops.attention_forward("evsoftmax", x, x, x, None, None, *OPTIONS, False, *terms, 0)
+            ops.attention_forward("evsoftmax", x, x, x, None, None, None, *terms, *OPTIONS[4:])
     with pytest.raises(ValueError, match="with a seed"):
-        ops.attention_forward("evsoftmax", x, x, x, None, None, False, 1.0, 0.5, None)
+        ops.attention_forward("evsoftmax", x, x, x, None, None, *OPTIONS[:-1], 0.5)
 
 
 @pytest.mark.skipif(not available(), reason="needs Triton (make test-triton)")
@@ -141,16 +143,19 @@ def test_what_cannot_be_served_is_said():
     x = torch.zeros(1, 2, 9, 16)
     assert rows_blocker("softmax", x) == "softmax has no Triton kernel"
     assert "torch.int64" in rows_blocker("sparsemax", x.long())
-    assert attention_blocker("softmax", x, x) == "softmax has no Triton kernel"
-    assert "query is torch.float64" in attention_blocker("evsoftmax", x.double(), x.double())
+
+    def blocker(kernel="evsoftmax", dtype=torch.float32, head=16):
+        return attention_blocker(kernel, dtype, head, query=x)
+
+    assert blocker("softmax") == "softmax has no Triton kernel"
+    assert "query is torch.float64" in blocker(dtype=torch.float64)
     if available() and interpreted():
-        assert attention_blocker("evsoftmax", x, x) is None
-        wide = torch.zeros(1, 2, 9, 257)
-        assert "more than 256 dimensions" in attention_blocker("evsoftmax", x, wide)
+        assert blocker() is None
+        assert "more than 256 dimensions" in blocker(head=257)
         assert rows_blocker("entmax", x) is None
     else:
         reason = "on a GPU" if available() else "not installed"
-        assert reason in attention_blocker("evsoftmax", x, x)
+        assert reason in blocker()
         assert reason in rows_blocker("entmax", x)
 
 

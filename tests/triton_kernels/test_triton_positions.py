@@ -82,15 +82,10 @@ def test_the_first_query_may_stand_anywhere(offset):
     check("entmax15", *given, **tables(3), offset=offset, causal=offset < 0)
 
 
-def test_either_table_alone_and_a_single_distance():
-    """With one row every pair has the same term: it moves no probability."""
+def test_either_table_alone():
     given = tensors(33, 40)
     check("evsoftmax", *given, **tables(2, values=False))
     check("sparsemax", *given, relative_values=random(5, 20, seed=7))
-    check("evsoftmax", *given, **tables(0))
-    plain, _ = run("evsoftmax", *given)
-    moved, _ = run("evsoftmax", *given, relative_keys=random(1, 16, seed=6))
-    torch.testing.assert_close(plain, moved, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

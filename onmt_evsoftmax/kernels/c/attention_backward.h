@@ -153,10 +153,7 @@ static int attention_backward(const void *argument, int64_t begin, int64_t end) 
         g.grad_values = take(&arena, keys * pack.value_size, sizeof(float));
         g.kept = take(&arena, CHUNK, sizeof(Kept));
         g.column = take(&arena, TILE, sizeof(Column));
-        if (pass == 0) {
-            arena = (Arena){aligned_alloc(64, arena.used), 0};
-            if (!arena.data) return NO_MEMORY;
-        }
+        if (pass == 0 && !reserve(&arena)) return NO_MEMORY;
     }
     const int64_t chunks = chunks_of(task);
     for (int64_t item = begin; item < end; item++) {

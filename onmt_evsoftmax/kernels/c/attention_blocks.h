@@ -258,10 +258,7 @@ INLINE int forward_blocks(int normalizer, const Attention *task, int64_t begin, 
         lay_out_lists(task, &lists, &arena, 0);
         lay_out_distances(task, &distances, &arena, 0);
         sum = take(&arena, pack.value_size, sizeof(float));
-        if (pass == 0) {
-            arena = (Arena){aligned_alloc(64, arena.used), 0};
-            if (!arena.data) return NO_MEMORY;
-        }
+        if (pass == 0 && !reserve(&arena)) return NO_MEMORY;
     }
     read_tables(task, &distances);
     const int known = needs_sum(normalizer) && !task->bias && (!task->mask || packs(task));

@@ -237,10 +237,7 @@ INLINE int backward_blocks(int normalizer, const Attention *task, int64_t begin,
         g.columns.row = take(&arena, CHUNK * keys, 1);
         g.columns.weight = take(&arena, CHUNK * keys, sizeof(float));
         g.columns.grad = take(&arena, CHUNK * keys, sizeof(float));
-        if (pass == 0) {
-            arena = (Arena){aligned_alloc(64, arena.used), 0};
-            if (!arena.data) return NO_MEMORY;
-        }
+        if (pass == 0 && !reserve(&arena)) return NO_MEMORY;
     }
     read_tables(task, &distances);
     const int64_t chunks = chunks_of(task);

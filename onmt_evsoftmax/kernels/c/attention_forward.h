@@ -135,10 +135,7 @@ static int attention_forward(const void *argument, int64_t begin, int64_t end) {
     for (int pass = 0; pass < 2; pass++) {
         lay_out(task, &pack, &arena, 0);
         online.out = take(&arena, CHUNK * pack.value_size, sizeof(float));
-        if (pass == 0) {
-            arena = (Arena){aligned_alloc(64, arena.used), 0};
-            if (!arena.data) return NO_MEMORY;
-        }
+        if (pass == 0 && !reserve(&arena)) return NO_MEMORY;
     }
     const int64_t chunks = chunks_of(task);
     for (int64_t item = begin; item < end; item++) {

@@ -81,13 +81,11 @@ INLINE void copy_row(float *to, const float *from, int64_t size, float factor) {
 /* LANES rows of `size` floats, transposed, into one half of a panel; zeros for a row that is NULL. */
 INLINE void transpose_rows(const float *const row[LANES], int64_t size, float *half) {
     for (int64_t d = 0; d < size; d += LANES) {
-        const int rest = (int)(size - d);
         vf v[LANES];
         for (int i = 0; i < LANES; i++)
-            v[i] = !row[i] ? splat(0.0f)
-                 : rest >= LANES ? load(row[i] + d) : load_first(row[i] + d, rest, 0.0f);
+            v[i] = row[i] ? load_up_to(row[i] + d, size - d, 0.0f) : splat(0.0f);
         transpose(v);
-        for (int i = 0; i < LANES && i < rest; i++) store(half + (d + i) * PANEL, v[i]);
+        for (int i = 0; i < LANES && i < size - d; i++) store(half + (d + i) * PANEL, v[i]);
     }
 }
 
@@ -107,14 +105,13 @@ INLINE void pack_panel(const Attention *task, Packed *pack, Place p, int64_t fir
 static void sum_keys(const Attention *task, Packed *pack, Place p) {
     const int64_t sums = task->causal ? chunks_of(task) : 1;
     for (int64_t d = 0; d < task->size; d += LANES) {
-        const int rest = (int)(task->size - d);
         Sum sum = {{0}, {0}};
         int64_t at = 0;
         for (int64_t c = 0; c < sums; c++) {
             const int64_t end = task->causal ? visible(task, pack, c * CHUNK - 1) : pack->count;
             for (; at < end; at++) {
                 const float *key = row_of(&task->key, p, pack->position[at]) + d;
-                sum_vector(&sum, rest >= LANES ? load(key) : load_first(key, rest, 0.0f));
+                sum_vector(&sum, load_up_to(key, task->size - d, 0.0f));
             }
             store_double(pack->sums + c * pack->size + d, sum);
         }
@@ -151,6 +148,12 @@ INLINE void *take(Arena *arena, int64_t count, size_t size) {
     void *stretch = arena->data ? arena->data + arena->used : NULL;
     arena->used += ROUNDED((size_t)count * size, 64);
     return stretch;
+}
+
+/* The memory for all that was counted so far; whether there is so much. */
+INLINE int reserve(Arena *arena) {
+    *arena = (Arena){aligned_alloc(64, arena->used), 0};
+    return arena->data != NULL;
 }
 
 /* Called twice: to learn the size of the arena, and to hand it out. */

@@ -57,8 +57,7 @@ static void add_values(const Attention *task, Place p, const OneQuery *o, const 
     const float *value = row_of(&task->value, p, 0);
     int64_t found = 0;
     for (int64_t j = 0; j < keys; j += LANES) {
-        const int rest = (int)(keys - j);
-        const vf w = rest < LANES ? load_first(weights + j, rest, 0.0f) : load(weights + j);
+        const vf w = load_up_to(weights + j, keys - j, 0.0f);
         found += compress_at(o->row + found, o->at + found, w, counting(j), w != splat(0.0f));
     }
     memset(o->sum, 0, (size_t)size * sizeof(float));
@@ -93,10 +92,7 @@ static int single_forward(const void *argument, int64_t begin, int64_t end) {
         o.sum = take(&arena, a->value_size, sizeof(float));
         o.all = take(&arena, room, sizeof(int32_t));
         o.at = take(&arena, room, sizeof(int32_t));
-        if (pass == 0) {
-            arena = (Arena){aligned_alloc(64, arena.used), 0};
-            if (!arena.data) return NO_MEMORY;
-        }
+        if (pass == 0 && !reserve(&arena)) return NO_MEMORY;
     }
     for (int64_t j = 0; j < room; j++) o.all[j] = j < keys ? (int32_t)j : 0;
     int status = OK;

@@ -187,7 +187,7 @@ EXPORT int onmt_evsoftmax_attention(int backward, int normalizer, const int64_t 
     for (int i = 0; i < 7; i++)
         if (sizes[i] < 0) return BAD_ARGUMENT;
     if (!takes(normalizer, 0) || task.keys > INT32_MAX || task.splits < 1 || task.window < 0
-        || (task.window && !task.relative_keys) || !(dropout >= 0 && dropout <= 1)
+        || (task.window && task.size && !task.relative_keys) || !(dropout >= 0 && dropout <= 1)
         || !take_each(normalizer, task.alphas, task.batches * task.heads)
         || (normalizer == id_entmax) != (task.alphas != NULL))
         return BAD_ARGUMENT;
@@ -231,7 +231,7 @@ EXPORT int onmt_evsoftmax_single(int normalizer, const int64_t *sizes, const int
     for (int i = 0; i < 5; i++)
         if (sizes[i] < 0) return BAD_ARGUMENT;
     if (!takes(normalizer, 0) || keys > INT32_MAX - 64 || positions[0] < 0
-        || (positions[0] && !terms[1]) || (terms[2] && !positions[0])
+        || (positions[0] && sizes[3] && !terms[1]) || (terms[2] && !positions[0])
         || !take_each(normalizer, alphas, heads) || (normalizer == id_entmax) != (alphas != NULL))
         return BAD_ARGUMENT;
     return share(chosen->single_forward, &task, heads, 1 + GRAIN / (1 + keys * sizes[3]), threads);

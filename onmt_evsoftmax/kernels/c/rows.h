@@ -104,6 +104,17 @@ INLINE void backward_result(int normalizer, const float *p, const float *g,
     if (n % LANES) store_tail(out, n, last);
 }
 
+/* In a row with NaN the mean is NaN, and so is all of the above: what takes no part gets its 0. */
+static __attribute__((noinline)) void clear_hidden(const RowsBackward *task, int64_t first,
+                                                   int rows, const float *const p[LANES]) {
+    const int64_t n = task->columns;
+    const size_t size = task->dtype == FLOAT32 ? 4 : 2;
+    for (int i = 0; i < rows; i++)
+        for (int64_t j = 0; j < n; j++)
+            if (p[i][j] == 0)
+                memset((char *)task->grad_scores + (size_t)((first + i) * n + j) * size, 0, size);
+}
+
 /* `rows` rows, 1 or LANES, from row `first` on; `copies` holds 2 `room` floats for each that is not
  * float32. */
 INLINE void backward_group(int normalizer, const RowsBackward *task, int64_t first, int rows,
@@ -147,6 +158,8 @@ INLINE void backward_group(int normalizer, const RowsBackward *task, int64_t fir
         backward_result(normalizer, p[i], g[i], n, mean[i], out);
         if (task->dtype != FLOAT32) narrow(task->grad_scores, out, (first + i) * n, n, task->dtype);
     }
+    const vi broken = ~(in_float(means) - in_float(means) == splat(0.0f));
+    if (bits_of(broken)) clear_hidden(task, first, rows, p);
 }
 
 /* Of alpha-entmax, whose slopes take powers: row by row, over the support alone. */

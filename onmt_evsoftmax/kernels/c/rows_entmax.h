@@ -16,13 +16,11 @@ static inline double entmax_gap(double alpha) { return alpha == 0 ? 0.5 : alpha 
  * `p` may be x. */
 INLINE void spread(const float *x, int64_t n, vf max, float bar, const float *list, float *p) {
     for (int64_t j = 0; j < n; j += LANES) {
-        const int rest = (int)(n - j);
-        const vf v = rest < LANES ? load_first(x + j, rest, -INFINITY) : load(x + j);
+        const vf v = load_up_to(x + j, n - j, -INFINITY);
         const vi kept = v - max > splat(bar);
         const vf result = expand(list, kept);
         list += __builtin_popcount(bits_of(kept));
-        if (rest < LANES) store_first(p + j, result, rest);
-        else store(p + j, result);
+        store_up_to(p + j, result, n - j);
     }
 }
 
@@ -69,9 +67,7 @@ INLINE void entmax_backward_row(const float *p, const float *grad, int64_t n, fl
     const vf zero = splat(0.0f), least = splat(0x1p-125f); /* denormals have no usual logarithm */
     int64_t found = 0;
     for (int64_t j = 0; j < n; j += LANES) {
-        const int rest = (int)(n - j);
-        const vf v = rest < LANES ? load_first(p + j, rest, 0.0f) : load(p + j);
-        const vf w = rest < LANES ? load_first(grad + j, rest, 0.0f) : load(grad + j);
+        const vf v = load_up_to(p + j, n - j, 0.0f), w = load_up_to(grad + j, n - j, 0.0f);
         const vi kept = ~(v <= zero); /* a NaN is kept, and spreads */
         compress(listed + found, NULL, v, kept, 0);
         found += compress(g + found, NULL, w, kept, 0);
@@ -98,13 +94,11 @@ INLINE void entmax_backward_row(const float *p, const float *grad, int64_t n, fl
     }
     if (grad_alpha) *grad_alpha = -sum_total(&change);
     for (int64_t j = 0, k = 0; j < n; j += LANES) {
-        const int rest = (int)(n - j);
-        const vf v = rest < LANES ? load_first(p + j, rest, 0.0f) : load(p + j);
+        const vf v = load_up_to(p + j, n - j, 0.0f);
         const vi kept = ~(v <= zero);
         const vf result = expand(slope + k, kept);
         k += __builtin_popcount(bits_of(kept));
-        if (rest < LANES) store_first(out + j, result, rest);
-        else store(out + j, result);
+        store_up_to(out + j, result, n - j);
     }
 }
 

@@ -79,7 +79,8 @@ int rows_backward_f64(const void *argument, int64_t begin, int64_t end) {
         const double mean = unit_slopes(task->normalizer) ? dot : dot / fmax(total, DBL_MIN);
         for (int64_t j = 0; j < n; j++) {
             if (task->grad_parameters) change -= entmax_change(p[j], parameter) * (g[j] - mean);
-            out[j] *= g[j] - mean;
+            /* In a row with NaN the mean is NaN, but what takes no part keeps its 0. */
+            if (out[j] != 0) out[j] *= g[j] - mean;
         }
         if (task->grad_parameters) task->grad_parameters[r] = change;
     }

@@ -92,8 +92,7 @@ static __attribute__((noinline)) void untangle(Group *g, int i) {
     Partial part = {.max = splat(-INFINITY)};
     vi poisoned = {0};
     for (int64_t j = 0; j < g->n; j += LANES) {
-        const int64_t rest = g->n - j;
-        const vf v = rest < LANES ? load_first(x + j, (int)rest, -INFINITY) : load(x + j);
+        const vf v = load_up_to(x + j, g->n - j, -INFINITY);
         const vi valid = v != splat(-INFINITY);
         enter(&part, 1, v, both(valid, v));
         part.count -= valid;

@@ -145,6 +145,16 @@ INLINE void store_first(float *p, vf x, int count) {
 #endif
 }
 
+/* The next floats at p, of which `rest` are left; in their place behind the last `fill`. */
+INLINE vf load_up_to(const float *p, int64_t rest, float fill) {
+    return rest < LANES ? load_first(p, (int)rest, fill) : load(p);
+}
+
+INLINE void store_up_to(float *p, vf x, int64_t rest) {
+    if (rest < LANES) store_first(p, x, (int)rest);
+    else store(p, x);
+}
+
 INLINE vf square_root(vf x) {
 #if defined(USE_AVX2)
     return (vf)_mm256_sqrt_ps((__m256)x);

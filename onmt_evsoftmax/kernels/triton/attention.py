@@ -1,8 +1,7 @@
-"""Attention on a GPU, forward and backward, as functions of tensors.
+"""The attention kernels for GPUs as functions of tensors; `operators` has them as operators.
 
-Shapes: query (B, H, L, E), key (B, H / G, S, E), value (B, H / G, S, V): G heads share keys and
-values. ``mask`` (boolean, True = takes part) and ``bias`` (added to the scores) are (B, H, L, S)
-with any dimension 1. Results lie in memory as (B, L, H, V): joining the heads copies nothing.
+See `attention_options` for the shapes; key and value may have fewer heads, H / G: then G heads of
+the query share them. A mask or bias may have any dimension 1.
 """
 
 from __future__ import annotations
@@ -10,13 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from onmt_evsoftmax.kernels.attention_options import Gradients, Options, readable
 from onmt_evsoftmax.kernels.triton import attention_kernels, positions, threshold_kernels
-from onmt_evsoftmax.kernels.triton.attention_call import Call, Options, empty, readable
+from onmt_evsoftmax.kernels.triton.attention_call import Call, empty
 from onmt_evsoftmax.kernels.triton.attention_means import find_means
-from onmt_evsoftmax.kernels.triton.operators import masses_size
 from onmt_evsoftmax.kernels.triton.rows import _device
-
-__all__ = ["Options", "attention_backward", "attention_forward"]
+from onmt_evsoftmax.kernels.triton.serving import saved_rows
 
 
 def attention_forward(
@@ -27,21 +25,14 @@ def attention_forward(
     mask: Tensor | None,
     bias: Tensor | None,
     options: Options,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """(out, tops, thresholds, inverses, masses); all but out are for the backward pass.
-
-    They are (B, H, L), and masses (B, H, L, distances): probabilities by distance, where there are
-    relative values, else (B, H, L, 0).
-    """
-    batch, heads, queries, _ = query.shape
-    values = options.relative_values
+) -> tuple[Tensor, ...]:
+    """(out, tops, thresholds, inverses, masses); see :func:`saved_rows`."""
+    queries, values = query.size(2), options.relative_values
     out = empty(query, queries, value.size(3), wide=values is not None)
-    tops, thresholds, inverses = (
-        query.new_zeros(batch, heads, queries, dtype=torch.float32) for _ in range(3)
-    )
-    masses = tops.new_zeros(batch, heads, queries, masses_size(values))
-    if 0 in (batch * heads, queries, key.size(2), value.size(3)):
-        return out.zero_().to(query.dtype), tops, thresholds, inverses, masses
+    saved = [query.new_zeros(size, dtype=t) for size, t in saved_rows(query, options)]
+    tops, thresholds, inverses, masses = saved
+    if 0 in (*query.shape[:3], key.size(2), value.size(3)):
+        return out.zero_().to(query.dtype), *saved
     call = Call(normalizer, query, key, value, mask, bias, options)
     with _device(query):
         positions.set_terms(call)
@@ -64,7 +55,7 @@ def attention_forward(
         if values is not None:
             positions.fill_near(call, masses, of_rows, None)
             positions.add_product(out, masses, values)
-    return out.to(query.dtype), tops, thresholds, inverses, masses
+    return out.to(query.dtype), *saved
 
 
 def attention_backward(
@@ -75,14 +66,14 @@ def attention_backward(
     value: Tensor,
     mask: Tensor | None,
     bias: Tensor | None,
+    options: Options,
     out: Tensor,
     tops: Tensor,
     thresholds: Tensor,
     inverses: Tensor,
     masses: Tensor,
-    options: Options,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Gradients of query, key, value, relative keys and relative values."""
+) -> Gradients:
+    """Gradients, from what the forward pass returned; none of alpha."""
     queries, keys = query.size(2), key.size(2)
     of_keys, of_values = (
         None if table is None else torch.zeros_like(table)
@@ -124,4 +115,4 @@ def attention_backward(
             if options.relative_values is not None:
                 of_values = positions.gradient(masses, grad, options.relative_values)
     grad_query, grad_key, grad_value = (g.to(query.dtype) for g in grads)
-    return grad_query, grad_key, grad_value, of_keys, of_values
+    return grad_query, grad_key, grad_value, None, of_keys, of_values

@@ -2,39 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
 from torch import Tensor
 
+from onmt_evsoftmax.kernels.attention_options import Options, laid_out, readable
 from onmt_evsoftmax.kernels.triton.attention_tile import KEYS, QUERIES, UNMASKED
 from onmt_evsoftmax.kernels.triton.normalizers import load
 from onmt_evsoftmax.kernels.triton.rows import _stored
 from onmt_evsoftmax.kernels.triton.tiles import Tile, largest_head, tile_for
-
-
-class Options(NamedTuple):
-    """What a call of attention has besides tensors and the name of its normalizer."""
-
-    causal: bool
-    scale: float
-    dropout_p: float = 0.0
-    seed: Tensor | None = None
-    #: Whether to skip tiles of which nothing is kept. It pays where the kept keys lie together.
-    skip_empty: bool = False
-    #: Shaw's relative positions, (2w + 1, E) and (2w + 1, V); ALiBi's slopes, (B, H); and the place
-    #: of the first query among the keys. See ``attention/positions.py``.
-    relative_keys: Tensor | None = None
-    relative_values: Tensor | None = None
-    slopes: Tensor | None = None
-    offset: int = 0
-
-    @property
-    def positions(self) -> bool:
-        """Whether the distance of a key matters."""
-        return any(t is not None for t in (self.relative_keys, self.relative_values, self.slopes))
-
 
 #: Names of the strides of a tensor, after its own.
 _STRIDES = {"key": "bhs", "value": "bhs", "grad_key": "bhs", "grad_value": "bhs"}
@@ -79,7 +57,7 @@ class Call:
             "heads_per_key": query.size(1) // key.size(1),
             "queries": query.size(2),
             "keys": key.size(2),
-            "window": 0,
+            "window": options.window,
             "offset": options.offset,
         }
         self.numbers: dict[str, Any] = {
@@ -185,16 +163,5 @@ def _cleared(mask: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def empty(like: Tensor, length: int, size: int, wide: bool = False) -> Tensor:
-    """An empty (batch, heads, length, size), in memory (batch, length, heads, size).
-
-    ``wide``: in float32, since something is still to be added.
-    """
-    batch, heads = like.shape[:2]
-    dtype = torch.float32 if wide else _stored(like)
-    return like.new_empty(batch, length, heads, size, dtype=dtype).transpose(1, 2)
-
-
-def readable(tensor: Tensor) -> Tensor:
-    """With the numbers of a vector one after the other, none negated."""
-    tensor = tensor.resolve_neg()
-    return tensor if tensor.stride(-1) == 1 or tensor.size(-1) == 1 else tensor.contiguous()
+    """An empty result; ``wide``: in float32, since something is still to be added."""
+    return laid_out(like, length, size, torch.float32 if wide else _stored(like))

@@ -15,6 +15,7 @@ import triton.language as tl
 from onmt_evsoftmax.kernels.triton.attention_tile import (
     beyond,
     by_distance,
+    distance,
     dropout_factor,
     masked_scores,
     product,
@@ -58,16 +59,7 @@ def attention_forward(
     rows = head * queries + first + i
     key_base = key + b * key_b + h // heads_per_key * key_h
     value_base = value + b * value_b + h // heads_per_key * value_h
-    mask_base, bias_base = mask, bias
-    if mask is not None:
-        mask_base = mask + b * mask_b + h * mask_h
-    if bias is not None:
-        bias_base = bias + b * bias_b + h * bias_h
-    terms_base, alibi = key_terms, slopes
-    if key_terms is not None:
-        terms_base = key_terms + head * queries * (2 * window + 1)
-    if slopes is not None:
-        alibi = slopes + head
+    mask_at, bias_at = b * mask_b + h * mask_h, b * bias_b + h * bias_h
     q = read_tile(query + b * query_b + h * query_h, first, query_l, i, inside, SIZE, BLOCK)
     threshold = tl.load(thresholds + rows, mask=inside, other=INFINITY)
     if MEAN:
@@ -87,13 +79,12 @@ def attention_forward(
     if CAUSAL:
         end = tl.minimum(keys, first + M)
     for start in range(0, end, N):
-        seen = visible_keys(mask_base, start, mask_s, j, keys, MASK)
+        seen = visible_keys(mask, mask_at, start, mask_s, j, keys, MASK)
         k = read_tile(key_base, start, key_s, j, seen, SIZE, BLOCK)
         s = masked_scores(
-            product(q, tl.trans(k)), i[:, None], j[None, :], first, start, queries, keys, scale,
-            mask_base,
-            mask_l, mask_s, bias_base,
-            bias_l, bias_s, terms_base, alibi, window, offset, CAUSAL, MASK,
+            product(q, tl.trans(k)), i[:, None], j[None, :], head, first, start, queries, keys,
+            scale, mask, mask_at, mask_l, mask_s, bias, bias_at, bias_l, bias_s, key_terms, slopes,
+            window, offset, CAUSAL, MASK,
         )  # fmt: skip
         if MEAN:
             most = tl.maximum(top, tl.max(s, 1))
@@ -117,7 +108,7 @@ def attention_forward(
             if seed is not None:
                 w = w * dropout_factor(row_key[:, None], (start + j)[None, :], least, factor)
             if masses is not None:
-                more = beyond(w, i[:, None], j[None, :], first, start, window, offset)
+                more = beyond(w, distance(i[:, None], j[None, :], first, start, offset), window)
                 left, right = left + more[0], right + more[1]
             result += product(w.to(v.dtype), v)
     broken = threshold != threshold
@@ -173,19 +164,7 @@ def attention_grad_query(
     rows = head * queries + first + i
     key_base = key + b * key_b + h // heads_per_key * key_h
     value_base = value + b * value_b + h // heads_per_key * value_h
-    mask_base, bias_base = mask, bias
-    if mask is not None:
-        mask_base = mask + b * mask_b + h * mask_h
-    if bias is not None:
-        bias_base = bias + b * bias_b + h * bias_h
-    terms_base, alibi = key_terms, slopes
-    if key_terms is not None:
-        terms_base = key_terms + head * queries * (2 * window + 1)
-    if slopes is not None:
-        alibi = slopes + head
-    values_base = value_terms
-    if value_terms is not None:
-        values_base = value_terms + head * queries * (2 * window + 1)
+    mask_at, bias_at = b * mask_b + h * mask_h, b * bias_b + h * bias_h
     q = read_tile(query + b * query_b + h * query_h, first, query_l, i, inside, SIZE, BLOCK)
     g = read_tile(grad + b * grad_b + h * grad_h, first, grad_l, i, inside, VALUE_SIZE, VALUE_BLOCK)
     top = tl.load(tops + rows, mask=inside, other=0.0)
@@ -210,13 +189,12 @@ def attention_grad_query(
     if CAUSAL:
         end = tl.minimum(keys, first + M)
     for start in range(0, end, N):
-        seen = visible_keys(mask_base, start, mask_s, j, keys, MASK)
+        seen = visible_keys(mask, mask_at, start, mask_s, j, keys, MASK)
         k = read_tile(key_base, start, key_s, j, seen, SIZE, BLOCK)
         s = masked_scores(
-            product(q, tl.trans(k)), i[:, None], j[None, :], first, start, queries, keys, scale,
-            mask_base,
-            mask_l, mask_s, bias_base,
-            bias_l, bias_s, terms_base, alibi, window, offset, CAUSAL, MASK,
+            product(q, tl.trans(k)), i[:, None], j[None, :], head, first, start, queries, keys,
+            scale, mask, mask_at, mask_l, mask_s, bias, bias_at, bias_l, bias_s, key_terms, slopes,
+            window, offset, CAUSAL, MASK,
         )  # fmt: skip
         _, slope = probabilities(s, top[:, None], bar[:, None], inverse[:, None], WEIGHTS, SLOPE)
         needed = 1
@@ -225,10 +203,11 @@ def attention_grad_query(
         if needed != 0:
             v = read_tile(value_base, start, value_s, j, seen, VALUE_SIZE, VALUE_BLOCK)
             dp = product(g, tl.trans(v))
+            apart = distance(i[:, None], j[None, :], first, start, offset)
             if value_terms is not None:
                 real = inside[:, None] & (start + j < keys)[None, :]
                 dp += by_distance(
-                    values_base, i[:, None], j[None, :], first, start, real, window, offset
+                    value_terms, head * queries + first, i[:, None], apart, real, window
                 )
             if seed is not None:
                 dp = dp * dropout_factor(row_key[:, None], (start + j)[None, :], least, factor)
@@ -242,10 +221,10 @@ def attention_grad_query(
                 result += product(ds.to(k.dtype), k)
                 shares += product(slope.to(k.dtype), k)
             if grad_terms is not None:
-                more = beyond(ds, i[:, None], j[None, :], first, start, window, offset)
+                more = beyond(ds, apart, window)
                 left, right = left + more[0], right + more[1]
                 if not MEAN:
-                    more = beyond(slope, i[:, None], j[None, :], first, start, window, offset)
+                    more = beyond(slope, apart, window)
                     left_mass, right_mass = left_mass + more[0], right_mass + more[1]
     if not MEAN:
         delta = tl.div_rn(delta, tl.where(mass == 0, 1.0, mass))
@@ -282,9 +261,9 @@ def attention_grad_key_value(
     """Gradients of N keys and values, over all queries of all heads that share them. Tiles are
     (N, M) here, so that probabilities enter the products as they are."""
     program = tl.program_id(0)
-    block, head = program % blocks, (program // blocks).to(tl.int64)
+    block, group = program % blocks, (program // blocks).to(tl.int64)
     key_heads = heads // heads_per_key
-    b, key_head = head // key_heads, head % key_heads
+    b, key_head = group // key_heads, group % key_heads
     i, j = tl.arange(0, M), tl.arange(0, N)
     start = block * N
     inside = start + j < keys
@@ -307,28 +286,16 @@ def attention_grad_key_value(
         h = key_head * heads_per_key + member
         query_base = query + b * query_b + h * query_h
         grad_base = grad + b * grad_b + h * grad_h
-        mask_base, bias_base = mask, bias
-        if mask is not None:
-            mask_base = mask + b * mask_b + h * mask_h
-        if bias is not None:
-            bias_base = bias + b * bias_b + h * bias_h
-        row_head = b * heads + h
-        terms_base, values_base, alibi = key_terms, value_terms, slopes
-        if key_terms is not None:
-            terms_base = key_terms + row_head * queries * (2 * window + 1)
-        if value_terms is not None:
-            values_base = value_terms + row_head * queries * (2 * window + 1)
-        if slopes is not None:
-            alibi = slopes + row_head
+        mask_at, bias_at = b * mask_b + h * mask_h, b * bias_b + h * bias_h
+        head = b * heads + h
         for first in range(begin, queries, M):
             real = first + i < queries
-            rows = (b * heads + h) * queries + first + i
+            rows = head * queries + first + i
             q = read_tile(query_base, first, query_l, i, real, SIZE, BLOCK)
             s = masked_scores(
-                product(k, tl.trans(q)), i[None, :], j[:, None], first, start, queries, keys,
-                scale, mask_base,
-                mask_l, mask_s, bias_base,
-                bias_l, bias_s, terms_base, alibi, window, offset, CAUSAL, MASK,
+                product(k, tl.trans(q)), i[None, :], j[:, None], head, first, start, queries, keys,
+                scale, mask, mask_at, mask_l, mask_s, bias, bias_at, bias_l, bias_s, key_terms,
+                slopes, window, offset, CAUSAL, MASK,
             )  # fmt: skip
             top = tl.load(tops + rows, mask=real, other=0.0)
             bar = tl.load(thresholds + rows, mask=real, other=1.0)
@@ -343,13 +310,14 @@ def attention_grad_key_value(
                 delta = tl.load(deltas + rows, mask=real, other=0.0)
                 g = read_tile(grad_base, first, grad_l, i, real, VALUE_SIZE, VALUE_BLOCK)
                 dp = product(v, tl.trans(g))
+                apart = distance(i[None, :], j[:, None], first, start, offset)
                 if value_terms is not None:
                     both = real[None, :] & inside[:, None]
                     dp += by_distance(
-                        values_base, i[None, :], j[:, None], first, start, both, window, offset
+                        value_terms, head * queries + first, i[None, :], apart, both, window
                     )
                 if seed is not None:
-                    row_key = row_keys(seed, b * heads + h, queries, first + i)
+                    row_key = row_keys(seed, head, queries, first + i)
                     kept = dropout_factor(row_key[None, :], (start + j)[:, None], least, factor)
                     p = p * kept
                     dp = dp * kept

@@ -60,14 +60,15 @@ def write_tile(base, start, stride, place, real, x, SIZE: tl.constexpr, BLOCK: t
 
 
 @triton.jit
-def visible_keys(mask, start, mask_s, place, keys, MASK: tl.constexpr):
+def visible_keys(mask, mask_at, start, mask_s, place, keys, MASK: tl.constexpr):
     """Which keys of a tile (N,) any query may see, as far as the keys alone decide that.
 
-    The others may hold anything, NaN too, and must not enter a product.
+    The others may hold anything, NaN too, and must not enter a product. ``mask_at`` is where the
+    head begins in the mask.
     """
     real = start + place < keys
     if MASK == KEYS:
-        first = mask + tl.cast(start, tl.int64) * mask_s
+        first = mask + mask_at + tl.cast(start, tl.int64) * mask_s
         real = real & (tl.load(first + place * mask_s, mask=real, other=0) != 0)
     return real
 
@@ -79,24 +80,21 @@ def distance(i, j, first_query, first_key, offset):
 
 
 @triton.jit
-def by_distance(table, i, j, first_query, first_key, seen, window, offset):
-    """What a table (queries, 2 window + 1) has for every pair of a tile: distances are clipped."""
-    row = distance(i, j, first_query, first_key, offset)
-    row = tl.minimum(tl.maximum(row, -window), window) + window
+def by_distance(table, first_row, i, apart, seen, window):
+    """What a table (rows, 2 window + 1) has for every pair of a tile: distances are clipped."""
+    column = tl.minimum(tl.maximum(apart, -window), window) + window
     size = 2 * window + 1
-    first = table + tl.cast(first_query, tl.int64) * size
-    return tl.load(first + (i * size + row), mask=seen, other=0.0)
+    return tl.load(table + first_row * size + (i * size + column), mask=seen, other=0.0)
 
 
 @triton.jit
-def beyond(x, i, j, first_query, first_key, window, offset):
+def beyond(x, apart, window):
     """Sums (M,) of a tile (M, N) over the keys that are clipped: on the left, and on the right.
 
     Strictly inside the window a query has one key for each distance, and nothing is to be summed.
     """
-    at = distance(i, j, first_query, first_key, offset)
-    left = tl.sum(tl.where(at <= -window, x, 0.0), 1)
-    return left, tl.sum(tl.where(at >= window, x, 0.0), 1)
+    left = tl.sum(tl.where(apart <= -window, x, 0.0), 1)
+    return left, tl.sum(tl.where(apart >= window, x, 0.0), 1)
 
 
 @triton.jit
@@ -109,31 +107,34 @@ def write_ends(table, rows, inside, left, right, window):
 
 @triton.jit
 def masked_scores(
-    dots, i, j, first_query, first_key, queries, keys, scale, mask,
-    mask_l, mask_s, bias,
-    bias_l, bias_s, key_terms, alibi, window, offset,
+    dots, i, j, head, first_query, first_key, queries, keys, scale, mask, mask_at, mask_l, mask_s,
+    bias, bias_at, bias_l, bias_s, key_terms, slopes, window, offset,
     CAUSAL: tl.constexpr, MASK: tl.constexpr,
 ):  # fmt: skip
     """Scores from products of queries and keys; -inf where a query does not see a key.
 
-    ``key_terms`` (queries, distances) and ``alibi`` (one number) are what the distance adds.
+    ``head`` counts through the batch (int64); ``mask_at`` and ``bias_at`` are where it begins in
+    these. ``key_terms`` (heads, queries, distances) and ``slopes`` (heads,) are what the distance
+    adds.
     """
     s = dots * scale
     seen = (first_query + i < queries) & (first_key + j < keys)
+    apart = distance(i, j, first_query, first_key, offset)
     if key_terms is not None:
-        s += by_distance(key_terms, i, j, first_query, first_key, seen, window, offset)
-    if alibi is not None:
-        far = tl.abs(distance(i, j, first_query, first_key, offset))
-        s -= tl.load(alibi) * far.to(tl.float32)
+        s += by_distance(key_terms, head * queries + first_query, i, apart, seen, window)
+    if slopes is not None:
+        s -= tl.load(slopes + head) * tl.abs(apart).to(tl.float32)
     if bias is not None:
         at = tl.cast(first_query, tl.int64) * bias_l + tl.cast(first_key, tl.int64) * bias_s
-        s += tl.load(bias + at + (i * bias_l + j * bias_s), mask=seen, other=0.0).to(tl.float32)
+        place = bias + bias_at + at + (i * bias_l + j * bias_s)
+        s += tl.load(place, mask=seen, other=0.0).to(tl.float32)
     if MASK == KEYS:
-        at = tl.cast(first_key, tl.int64) * mask_s
-        seen = seen & (tl.load(mask + at + j * mask_s, mask=first_key + j < keys, other=0) != 0)
+        place = mask + mask_at + tl.cast(first_key, tl.int64) * mask_s + j * mask_s
+        seen = seen & (tl.load(place, mask=first_key + j < keys, other=0) != 0)
     elif MASK == QUERIES:
         at = tl.cast(first_query, tl.int64) * mask_l + tl.cast(first_key, tl.int64) * mask_s
-        seen = seen & (tl.load(mask + at + (i * mask_l + j * mask_s), mask=seen, other=0) != 0)
+        place = mask + mask_at + at + (i * mask_l + j * mask_s)
+        seen = seen & (tl.load(place, mask=seen, other=0) != 0)
     if CAUSAL:
         seen = seen & (first_key + j <= first_query + i)
     return tl.where(seen, s, -INFINITY)

@@ -10,7 +10,7 @@ assumptions; a run of the benchmark on a GPU confirms or refutes them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from onmt_evsoftmax.kernels.triton import normalizers, serving
 
@@ -104,8 +104,8 @@ def our_rows(
     rows: int,
     columns: int,
     width: int,
-    *,
     backward: bool = False,
+    *,
     mask: bool = False,
     support: bool = False,
     one_tile: int = 16384,
@@ -203,11 +203,33 @@ def device_named(name: str) -> Device | None:
     return next((device for device in DEVICES if device.name in name), None)
 
 
-def ratio_of_passes(passes: list[tuple[Work, Work, float]], device: Device) -> str:
-    """Time over the peer's: forward, and both passes together.
+#: Our work, the peer's, and the share of the peak that tensor cores reach.
+Pass = tuple[Work, Work, float]
 
-    Each pass is ours, the peer's, and the share of the peak that tensor cores reach.
-    """
+
+def row_passes(normalizer: str, rows: int, columns: int, width: int) -> list[Pass]:
+    """Forward and backward, against torch.softmax."""
+    shape = (rows, columns, width)
+    return [
+        (our_rows(normalizer, *shape, backward), softmax_rows(*shape, backward), 1.0)
+        for backward in (False, True)
+    ]
+
+
+def attention_passes(normalizer: str, shape: Shape, device: Device, **options: Any) -> list[Pass]:
+    """Forward and backward, against FlashAttention-2; options of :func:`our_attention`."""
+    return [
+        (
+            our_attention(normalizer, shape, backward=backward, **options),
+            flash_attention(shape, backward),
+            share,
+        )
+        for backward, share in ((False, device.flash_forward), (True, device.flash_backward))
+    ]
+
+
+def ratio_of_passes(passes: list[Pass], device: Device) -> str:
+    """Time over the peer's: forward, and both passes together."""
     ours = [seconds(mine, device, share) for mine, _, share in passes]
     peers = [seconds(peer, device, share) for _, peer, share in passes]
     both = [Seconds(*map(sum, zip(*times, strict=True))) for times in (ours, peers)]
@@ -222,6 +244,11 @@ def _range(pair: tuple[float, float]) -> str:
     return f"{low:.1f}" if f"{low:.1f}" == f"{high:.1f}" else f"{low:.1f}–{high:.1f}"
 
 
+def _each_pass(passes: list[Pass], device: Device) -> str:
+    ratios = (seconds(a, device, share).over(seconds(b, device, share)) for a, b, share in passes)
+    return " / ".join(map(_range, ratios))
+
+
 def row_table() -> list[list[str]]:
     """Forward / backward against torch.softmax, per device."""
     lines = []
@@ -229,17 +256,8 @@ def row_table() -> list[list[str]]:
         rows = 2**25 // columns
         for normalizer in serving.served("row_kernel"):
             line = [f"{rows} × {columns}", "bf16" if width == 2 else "fp32", normalizer]
-            for device in DEVICES:
-                cell = [
-                    _range(
-                        seconds(
-                            our_rows(normalizer, rows, columns, width, backward=back), device
-                        ).over(seconds(softmax_rows(rows, columns, width, back), device))
-                    )
-                    for back in (False, True)
-                ]
-                line.append(" / ".join(cell))
-            lines.append(line)
+            passes = row_passes(normalizer, rows, columns, width)
+            lines.append(line + [_each_pass(passes, device) for device in DEVICES])
     return lines
 
 
@@ -259,15 +277,8 @@ def attention_table() -> list[list[str]]:
         what = f"{kept:.0%}" if kept < 1 else "all"
         line = [str(length), normalizer + (", dropout" if dropout else ""), what]
         for device in DEVICES:
-            cell = []
-            for back in (False, True):
-                share = device.flash_backward if back else device.flash_forward
-                ours = our_attention(
-                    normalizer, shape, backward=back, tiles_kept=kept, dropout=dropout
-                )
-                flash = seconds(flash_attention(shape, back), device, share)
-                cell.append(_range(seconds(ours, device, share).over(flash)))
-            line.append(" / ".join(cell))
+            passes = attention_passes(normalizer, shape, device, tiles_kept=kept, dropout=dropout)
+            line.append(_each_pass(passes, device))
         lines.append(line)
     return lines
 

@@ -146,18 +146,7 @@ def near_distances(
     size = 2 * window + 1
     key_base = key + b * key_b + h // heads_per_key * key_h
     value_base = value + b * value_b + h // heads_per_key * value_h
-    mask_base, bias_base = mask, bias
-    if mask is not None:
-        mask_base = mask + b * mask_b + h * mask_h
-    if bias is not None:
-        bias_base = bias + b * bias_b + h * bias_h
-    terms_base, values_base, alibi = key_terms, value_terms, slopes
-    if key_terms is not None:
-        terms_base = key_terms + head * queries * size
-    if value_terms is not None:
-        values_base = value_terms + head * queries * size
-    if slopes is not None:
-        alibi = slopes + head
+    mask_at, bias_at = b * mask_b + h * mask_h, b * bias_b + h * bias_h
     to = table + (head * queries + first) * size
     q = read_tile(query + b * query_b + h * query_h, first, query_l, i, inside, SIZE, BLOCK)
     if grad is not None:
@@ -175,29 +164,28 @@ def near_distances(
     if CAUSAL:
         end = tl.minimum(end, first + M)
     for start in range(begin, end, N):
-        seen = visible_keys(mask_base, start, mask_s, j, keys, MASK)
+        seen = visible_keys(mask, mask_at, start, mask_s, j, keys, MASK)
         k = read_tile(key_base, start, key_s, j, seen, SIZE, BLOCK)
         s = masked_scores(
-            product(q, tl.trans(k)), i[:, None], j[None, :], first, start, queries, keys, scale,
-            mask_base,
-            mask_l, mask_s, bias_base,
-            bias_l, bias_s, terms_base, alibi, window, offset, CAUSAL, MASK,
+            product(q, tl.trans(k)), i[:, None], j[None, :], head, first, start, queries, keys,
+            scale, mask, mask_at, mask_l, mask_s, bias, bias_at, bias_l, bias_s, key_terms, slopes,
+            window, offset, CAUSAL, MASK,
         )  # fmt: skip
         p, slope = probabilities(s, top[:, None], bar[:, None], inverse[:, None], WEIGHTS, SLOPE)
         kept = 1.0
         if seed is not None:
             kept = dropout_factor(row_key[:, None], (start + j)[None, :], least, factor)
         real = inside[:, None] & (start + j < keys)[None, :]
+        apart = distance(i[:, None], j[None, :], first, start, offset)
         if grad is not None:
             v = read_tile(value_base, start, value_s, j, seen, VALUE_SIZE, VALUE_BLOCK)
             dp = product(g, tl.trans(v))
             if value_terms is not None:
                 dp += by_distance(
-                    values_base, i[:, None], j[None, :], first, start, real, window, offset
+                    value_terms, head * queries + first, i[:, None], apart, real, window
                 )
             found = tl.where(slope == 0, 0.0, slope * (dp * kept - delta[:, None]))
         else:
             found = p * kept
-        column = distance(i[:, None], j[None, :], first, start, offset) + window
-        near = (column > 0) & (column < 2 * window)
-        tl.store(to + (i[:, None] * size + column), found, mask=real & near)
+        near = real & (apart > -window) & (apart < window)
+        tl.store(to + (i[:, None] * size + apart + window), found, mask=near)

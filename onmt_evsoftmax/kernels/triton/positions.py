@@ -30,11 +30,7 @@ def set_terms(call: Call, grad: Tensor | None = None) -> None:
         ("key_terms", call.options.relative_keys, query, call.options.scale),
         ("value_terms", call.options.relative_values, grad, 1.0),
     ):
-        if table is None:
-            continue
-        table = _at_least_three(table)
-        call.sizes["window"] = table.size(0) // 2
-        if vectors is not None:
+        if table is not None and vectors is not None:
             call.tensors[name] = _products(call, vectors, table, scale)
 
 
@@ -99,7 +95,7 @@ def fill_near(call: Call, table: Tensor, of_rows: dict[str, Any], grad: Tensor |
 def add_product(out: Tensor, by_distance: Tensor, table: Tensor, scale: float = 1.0) -> None:
     """``out`` (B, H, L, size) plus a table by distance times the rows of positions."""
     with _in_float32(out):
-        out.add_(by_distance @ _at_least_three(table).float(), alpha=scale)
+        out.add_(by_distance @ table.float(), alpha=scale)
 
 
 def gradient(by_distance: Tensor, vectors: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:
@@ -107,12 +103,7 @@ def gradient(by_distance: Tensor, vectors: Tensor, table: Tensor, scale: float =
     with _in_float32(vectors):
         axes = [0, 1, 2]
         found = torch.tensordot(by_distance, vectors.float(), dims=(axes, axes)) * scale
-    return (found if found.shape == table.shape else found.sum(0, keepdim=True)).to(table.dtype)
-
-
-def _at_least_three(table: Tensor) -> Tensor:
-    """A table of one row is one of three: the kernels keep left and right apart."""
-    return table.expand(3, -1) if table.size(0) == 1 else table
+    return found.to(table.dtype)
 
 
 def _in_float32(tensor: Tensor) -> AbstractContextManager[Any]:

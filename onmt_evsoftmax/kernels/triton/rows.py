@@ -56,15 +56,15 @@ def rows_forward(
     normalizer: str,
     scores: Tensor,
     mask: Tensor | None = None,
-    *,
     parameter: float = 0.0,
     alpha: Tensor | None = None,
     want_support: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
     """Probabilities of ``scores`` (…, K), and their support, if wanted.
 
-    ``mask`` (True = takes part) and ``alpha`` (size 1 in the last dimension; for a normalizer with
+    ``mask`` (True = takes part) and ``alpha`` (size 1 in the last dimension; of a normalizer with
     one per row) have the rank of the scores and broadcast over them, which is not materialised.
+    ``parameter`` is that of all rows; 0 stands for its default.
     """
     functions = load(normalizer)
     columns = scores.size(-1)
@@ -77,8 +77,7 @@ def rows_forward(
         scores = scores.contiguous()
     if mask is not None:
         mask = mask.view(torch.uint8).expand(scores.shape)
-    if alpha is not None:
-        alpha = alpha.to(_wide(scores)).expand(*scores.shape[:-1], 1)
+    alpha = _of_every_row(functions, alpha, parameter, scores)
     sizes, scores, mask, alpha, strides = _layout(scores, mask, alpha)
     tile = tile_for(columns, functions, scores.dtype == torch.float64)
     kernel = rows_kernels.rows_forward_long if tile.long else rows_kernels.rows_forward_tile
@@ -100,7 +99,7 @@ def rows_backward(
     normalizer: str,
     p: Tensor,
     grad: Tensor,
-    *,
+    parameter: float = 0.0,
     alpha: Tensor | None = None,
     want_alpha: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
@@ -114,8 +113,7 @@ def rows_backward(
     p, grad = p.contiguous(), grad.to(p.dtype).resolve_neg()
     if grad.stride(-1) != 1:
         grad = grad.contiguous()
-    if alpha is not None:
-        alpha = alpha.to(_wide(p)).expand(*p.shape[:-1], 1)
+    alpha = _of_every_row(functions, alpha, parameter, p)
     sizes, grad, _, alpha, strides = _layout(grad, None, alpha)
     tile = tile_for(columns, functions, p.dtype == torch.float64)
     kernel = rows_kernels.rows_backward_long if tile.long else rows_kernels.rows_backward_tile
@@ -129,6 +127,15 @@ def rows_backward(
             COLUMNS=tile.columns, num_warps=tile.warps, enable_fp_fusion=True,
         )  # fmt: skip
     return grad_scores.to(p.dtype), grad_alpha
+
+
+def _of_every_row(
+    functions: Kernel, alpha: Tensor | None, parameter: float, rows: Tensor
+) -> Tensor | None:
+    """Alpha (…, 1), where the kernel has one per row."""
+    if alpha is None and functions.per_row:
+        alpha = rows.new_full((1,) * rows.dim(), parameter or 1.5, dtype=_wide(rows))
+    return None if alpha is None else alpha.to(_wide(rows)).expand(*rows.shape[:-1], 1)
 
 
 def _wide(tensor: Tensor) -> torch.dtype:

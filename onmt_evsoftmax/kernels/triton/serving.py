@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from onmt_evsoftmax.kernels.attention_options import Options, Saved
 from onmt_evsoftmax.kernels.triton import SMALLEST_CAPABILITY, available, interpreted, normalizers
-from onmt_evsoftmax.kernels.triton.operators import ATTENTION_DTYPES, ROW_DTYPES
 from onmt_evsoftmax.kernels.triton.tiles import largest_head
 from onmt_evsoftmax.normalizers.registry import Normalizer, own_records
 
+ROW_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+ATTENTION_DTYPES = ROW_DTYPES[:3]
 NOT_INSTALLED = "Triton is not installed (pip install triton)"
 
 
@@ -47,52 +49,45 @@ def rows_blocker(kernel: str, scores: Tensor) -> str | None:
 
 
 def attention_blocker(
-    kernel: str, query: Tensor, value: Tensor, positions: bool = False
+    kernel: str,
+    dtype: torch.dtype,
+    head: int,
+    positions: bool = False,
+    query: Tensor | None = None,
 ) -> str | None:
-    """Why the attention kernels cannot serve this call, or None."""
-    head = max(query.size(-1), value.size(-1))
-    device = query.device if query.is_cuda else None
-    return (
-        (None if kernel in normalizers.NAMES else f"{kernel} has no Triton kernel")
-        or _dtype_blocker(query.dtype)
-        or device_blocker(query)
-        or _tile_blocker(query.dtype, head, positions, device)
-    )
+    """Why the attention kernels cannot serve heads of this size, with position terms or without.
 
-
-def model_blocker(
-    kernel: str, dtype: torch.dtype, head: int, positions: bool = False
-) -> str | None:
-    """Why attention of a model on this machine's GPU would not be served, before any call."""
-    if not available():
-        return NOT_INSTALLED
+    Where ``query`` is or, before there is any call, on this machine's GPU.
+    """
     if kernel not in normalizers.NAMES:
         return f"{kernel} has no Triton kernel"
-    device = torch.device("cuda", torch.cuda.current_device())
-    return _dtype_blocker(dtype) or _tile_blocker(dtype, head, positions, device)
-
-
-def _dtype_blocker(dtype: torch.dtype) -> str | None:
-    if dtype in ATTENTION_DTYPES:
-        return None
-    return f"the Triton kernels compute in float32, and query is {dtype}"
-
-
-def _tile_blocker(
-    dtype: torch.dtype, head: int, positions: bool, device: torch.device | None
-) -> str | None:
-    """A GPU that is too old, or heads for which it has no tile; None stands for the interpreter."""
-    capability = (0, 0)
-    if device is not None:
-        properties = torch.cuda.get_device_properties(device)
+    if dtype not in ATTENTION_DTYPES:
+        return f"the Triton kernels compute in float32, and query is {dtype}"
+    if query is not None and (elsewhere := device_blocker(query)):
+        return elsewhere
+    if not available():
+        return NOT_INSTALLED
+    capability = (0, 0)  # of the interpreter
+    if query is None or query.is_cuda:
+        properties = torch.cuda.get_device_properties(None if query is None else query.device)
         capability = (properties.major, properties.minor)
         if capability < SMALLEST_CAPABILITY:
             needed, has = (".".join(map(str, pair)) for pair in (SMALLEST_CAPABILITY, capability))
             return f"Triton attention needs compute capability {needed}, and this GPU has {has}"
-    largest = largest_head(
-        float32=dtype == torch.float32, positions=positions, capability=capability[0]
-    )
+    float32 = dtype == torch.float32
+    largest = largest_head(float32=float32, positions=positions, capability=capability[0])
     if head <= largest:
         return None
     terms = " with position terms" if positions else ""
     return f"a head has more than {largest} dimensions, too many for {dtype}{terms}"
+
+
+def saved_rows(query: Tensor, options: Options) -> Saved:
+    """Of tops, thresholds, inverses and masses, which attention keeps for the backward pass.
+
+    They are (B, H, L), and masses (B, H, L, distances): probabilities by distance, where there are
+    relative values, else (B, H, L, 0).
+    """
+    rows, values = tuple(query.shape[:3]), options.relative_values
+    masses = (*rows, 0 if values is None else values.size(0))
+    return *((rows, torch.float32),) * 3, (masses, torch.float32)

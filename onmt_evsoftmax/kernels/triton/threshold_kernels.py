@@ -38,17 +38,15 @@ def key_sums(
     b, h = head // heads, head % heads
     place = tl.arange(0, CHUNK)
     start = chunk * CHUNK
-    mask_base = mask
-    if mask is not None:
-        mask_base = mask + b * mask_b + h * mask_h
-    seen = visible_keys(mask_base, start, mask_s, place, keys, MASK)
+    mask_at = b * mask_b + h * mask_h
+    seen = visible_keys(mask, mask_at, start, mask_s, place, keys, MASK)
     base = key + b * key_b + h // heads_per_key * key_h
     e = tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float64)
     # Sixteen keys at a time: as float64 a whole chunk would not fit the registers.
     for part in tl.static_range(0, CHUNK, 16):
         some = part + tl.arange(0, 16)
-        real = visible_keys(mask_base, start, mask_s, some, keys, MASK)
+        real = visible_keys(mask, mask_at, start, mask_s, some, keys, MASK)
         total += tl.sum(read_tile(base, start, key_s, some, real, SIZE, BLOCK).to(tl.float64), 0)
     tl.store(sums + program.to(tl.int64) * SIZE + e, total, mask=e < SIZE)
     tl.store(counts + program, tl.sum(seen.to(tl.int32), 0))
@@ -78,16 +76,7 @@ def mean_thresholds(
     inside = first + place < queries
     query_base = query + b * query_b + h * query_h
     key_base = key + b * key_b + h // heads_per_key * key_h
-    mask_base, bias_base = mask, bias
-    if mask is not None:
-        mask_base = mask + b * mask_b + h * mask_h
-    if bias is not None:
-        bias_base = bias + b * bias_b + h * bias_h
-    terms_base, alibi = key_terms, slopes
-    if key_terms is not None:
-        terms_base = key_terms + head * queries * (2 * window + 1)
-    if slopes is not None:
-        alibi = slopes + head
+    mask_at, bias_at = b * mask_b + h * mask_h, b * bias_b + h * bias_h
     q = read_tile(query_base, first, query_l, place, inside, SIZE, BLOCK)
     total = tl.zeros((M,), tl.float64)
     count = tl.zeros((M,), tl.int32)
@@ -106,13 +95,12 @@ def mean_thresholds(
             total += tl.sum(part.to(tl.float64) * known[None, :], 1)
         total *= scale
         if CAUSAL:
-            seen = visible_keys(mask_base, first, mask_s, place, keys, MASK)
+            seen = visible_keys(mask, mask_at, first, mask_s, place, keys, MASK)
             k = read_tile(key_base, first, key_s, place, seen, SIZE, BLOCK)
             s = masked_scores(
-                product(q, tl.trans(k)), place[:, None], place[None, :], first, first, queries,
-                keys, scale, mask_base,
-                mask_l, mask_s, bias_base,
-                bias_l, bias_s, None, None, window, offset, CAUSAL, MASK,
+                product(q, tl.trans(k)), place[:, None], place[None, :], head, first, first,
+                queries, keys, scale, mask, mask_at, mask_l, mask_s, bias, bias_at, bias_l, bias_s,
+                None, None, window, offset, CAUSAL, MASK,
             )  # fmt: skip
             valid = s != -INFINITY
             total += tl.sum(tl.where(valid, s, 0.0).to(tl.float64), 1)
@@ -128,13 +116,12 @@ def mean_thresholds(
         end = tl.minimum(keys, first + M)
     end = tl.where(unknown != 0, end, 0)
     for start in range(0, end, M):
-        seen = visible_keys(mask_base, start, mask_s, place, keys, MASK)
+        seen = visible_keys(mask, mask_at, start, mask_s, place, keys, MASK)
         k = read_tile(key_base, start, key_s, place, seen, SIZE, BLOCK)
         s = masked_scores(
-            product(q, tl.trans(k)), place[:, None], place[None, :], first, start, queries, keys,
-            scale, mask_base,
-            mask_l, mask_s, bias_base,
-            bias_l, bias_s, terms_base, alibi, window, offset, CAUSAL, MASK,
+            product(q, tl.trans(k)), place[:, None], place[None, :], head, first, start, queries,
+            keys, scale, mask, mask_at, mask_l, mask_s, bias, bias_at, bias_l, bias_s, key_terms,
+            slopes, window, offset, CAUSAL, MASK,
         )  # fmt: skip
         valid = s != -INFINITY
         total += tl.sum(tl.where(valid, s, 0.0).to(tl.float64), 1)
@@ -164,16 +151,7 @@ def searched_thresholds(
     inside = first + i < queries
     query_base = query + b * query_b + h * query_h
     key_base = key + b * key_b + h // heads_per_key * key_h
-    mask_base, bias_base = mask, bias
-    if mask is not None:
-        mask_base = mask + b * mask_b + h * mask_h
-    if bias is not None:
-        bias_base = bias + b * bias_b + h * bias_h
-    terms_base, alibi = key_terms, slopes
-    if key_terms is not None:
-        terms_base = key_terms + head * queries * (2 * window + 1)
-    if slopes is not None:
-        alibi = slopes + head
+    mask_at, bias_at = b * mask_b + h * mask_h, b * bias_b + h * bias_h
     q = read_tile(query_base, first, query_l, i, inside, SIZE, BLOCK)
     end = keys
     if CAUSAL:
@@ -188,13 +166,12 @@ def searched_thresholds(
         total = tl.zeros((M,), tl.float32)
         slope = tl.zeros((M,), tl.float32)
         for start in range(0, end, N):
-            seen = visible_keys(mask_base, start, mask_s, j, keys, MASK)
+            seen = visible_keys(mask, mask_at, start, mask_s, j, keys, MASK)
             k = read_tile(key_base, start, key_s, j, seen, SIZE, BLOCK)
             s = masked_scores(
-                product(q, tl.trans(k)), i[:, None], j[None, :], first, start, queries, keys,
-                scale, mask_base,
-                mask_l, mask_s, bias_base,
-                bias_l, bias_s, terms_base, alibi, window, offset, CAUSAL, MASK,
+                product(q, tl.trans(k)), i[:, None], j[None, :], head, first, start, queries,
+                keys, scale, mask, mask_at, mask_l, mask_s, bias, bias_at, bias_l, bias_s,
+                key_terms, slopes, window, offset, CAUSAL, MASK,
             )  # fmt: skip
             if number == 0:
                 top = tl.maximum(top, tl.max(tl.where(s != s, INFINITY, s), 1))

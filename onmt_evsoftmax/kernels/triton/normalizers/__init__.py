@@ -79,3 +79,8 @@ def load(name: str) -> Kernel:
         raise ValueError(f"normalizer must be one of {', '.join(NAMES)}, not {name!r}")
     kernel: Kernel = importlib.import_module(f"{__name__}.{name}").KERNEL
     return kernel
+
+
+def attends(name: str) -> bool:
+    """Whether it has an attention kernel."""
+    return load(name).attention_weights is not None

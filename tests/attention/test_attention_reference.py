@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 import torch
 from attention_cases import random
-from attention_reference import Places, reference
-from where import ATTENTION
+from attention_reference import ALPHAS, Places, reference
 
 from onmt_evsoftmax.attention import dropout
 
 
-@pytest.mark.parametrize("name", ATTENTION)
+@pytest.mark.parametrize("name", ALPHAS)
 @pytest.mark.parametrize("dropout_p", [0.0, 0.4])
 def test_gradients_are_those_of_finite_differences(name, dropout_p):
     tensors = [random(1, heads, 5, 3, seed=i).double() for i, heads in enumerate((4, 2, 2))]

@@ -10,34 +10,37 @@ import numpy as np
 class Expected(NamedTuple):
     out: np.ndarray
     grads: tuple[np.ndarray, ...]  # of query, key, value, and relative keys and values if given
-    p: np.ndarray
     clear: np.ndarray  # rows whose support rounding cannot change
 
 
+#: Normalizers with a fused attention → alpha of the slope p^(2 − alpha) of their Jacobian.
+ALPHAS = {"evsoftmax": 1.0, "sparsemax": 2.0, "entmax15": 1.5}
+
+
 def _projection(scores: np.ndarray, alpha: float) -> tuple[np.ndarray, np.ndarray]:
-    """(p, distance of the nearest score from the threshold); -inf takes no part."""
+    """(p, which rows are clear: all); -inf takes no part."""
     top = scores.max(-1, keepdims=True)
     z = (alpha - 1) * (scores - np.where(np.isfinite(top), top, 0))
     low, high = np.full(top.shape, -1.0), np.zeros(top.shape)
-    for _ in range(100):
+    for _ in range(60):
         tau = (low + high) / 2
         more = (np.maximum(z - tau, 0) ** (1 / (alpha - 1))).sum(-1, keepdims=True) >= 1
         low, high = np.where(more, tau, low), np.where(more, high, tau)
     p = np.maximum(z - low, 0) ** (1 / (alpha - 1))
     p = p / np.maximum(p.sum(-1, keepdims=True), 1e-300)
-    return p, np.abs(z - low).min(-1)
+    return p, np.ones(p.shape[:-1], dtype=bool)
 
 
 def _evsoftmax(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(p, which rows are clear); -inf takes no part."""
     valid = scores > -np.inf
     count = valid.sum(-1, keepdims=True)
     mean = np.where(valid, scores, 0).sum(-1, keepdims=True) / np.maximum(count, 1)
     distance = np.where(valid, np.abs(scores - mean), np.inf).min(-1)
     top = np.where(count > 0, scores.max(-1, keepdims=True), 0)
     e = np.where(valid & (scores >= np.minimum(mean, top)), np.exp(scores - top), 0)
-    return e / np.maximum(e.sum(-1, keepdims=True), 1e-300), np.where(
-        count[..., 0] == 1, np.inf, distance
-    )
+    p = e / np.maximum(e.sum(-1, keepdims=True), 1e-300)
+    return p, (distance > 1e-5) | (count[..., 0] == 1)
 
 
 class Places(NamedTuple):
@@ -93,14 +96,9 @@ def reference(
     if causal:
         valid &= np.tri(*scores.shape[-2:], dtype=bool)
     scores = np.where(valid, scores, -np.inf)
-    if name == "evsoftmax":
-        p, distance = _evsoftmax(scores)
-        slope = p
-    else:
-        alpha = {"sparsemax": 2.0, "entmax15": 1.5}[name]
-        p, distance = _projection(scores, alpha)
-        slope = np.where(p > 0, p ** (2 - alpha), 0)
-    clear = distance > 1e-5
+    alpha = ALPHAS[name]
+    p, clear = _evsoftmax(scores) if name == "evsoftmax" else _projection(scores, alpha)
+    slope = np.where(p > 0, p ** (2 - alpha), 0)
     m = 1.0 if factor is None else factor.double().numpy().reshape(p.shape)
     g = np.where(clear[..., None], g, 0)
     dp = g @ v.swapaxes(-1, -2)
@@ -124,4 +122,4 @@ def reference(
         of_key.reshape(*shape, *of_key.shape[2:]).sum(2),
         of_value.reshape(*shape, *of_value.shape[2:]).sum(2),
     )
-    return Expected(out, (of_query, *shared, *more), p, clear)
+    return Expected(out, (of_query, *shared, *more), clear)

@@ -1,0 +1,65 @@
+"""What the attention kernels for CPUs and for GPUs take and give alike.
+
+Shapes: query (B, H, L, E), key (B, H, S, E), value (B, H, S, V). ``mask``, boolean, True = this key
+takes part, and ``bias``, added to the scores, are None or broadcast to (B, H, L, S). Results are
+laid out in memory as (B, L, H, V), as torch's own attention does, so that joining the heads copies
+nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+#: Of query, key, value, alpha, relative keys and relative values; None for what there is not.
+Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]
+
+#: Of what the forward pass keeps of every row for the backward pass: shapes and types.
+Saved = tuple[tuple[tuple[int, ...], torch.dtype], ...]
+
+
+class Options(NamedTuple):
+    """What a call has beside query, key, value, mask and bias; None does not act.
+
+    (B, H): ``alpha``, of alpha-entmax only and needed there, and ``slopes``, which ALiBi takes from
+    a score for a step of distance. (2w + 1, E) and (2w + 1, V): Shaw's relative keys and values.
+    ``offset`` is the place of the first query among the keys. See ``attention/positions.py``.
+    """
+
+    alpha: Tensor | None = None
+    relative_keys: Tensor | None = None
+    relative_values: Tensor | None = None
+    slopes: Tensor | None = None
+    seed: Tensor | None = None  # what dropout drops follows from it
+    offset: int = 0
+    causal: bool = False
+    scale: float = 1.0
+    dropout_p: float = 0.0
+    #: On a GPU, whether to skip tiles of which nothing is kept. It pays where the kept keys lie
+    #: together.
+    skip_empty: bool = False
+
+    @property
+    def positions(self) -> bool:
+        """Whether the distance of a key matters."""
+        return any(t is not None for t in (self.relative_keys, self.relative_values, self.slopes))
+
+    @property
+    def window(self) -> int:
+        """The distance from which on they are all alike; 0 without relative positions."""
+        tables = (t for t in (self.relative_keys, self.relative_values) if t is not None)
+        return next((table.size(0) // 2 for table in tables), 0)
+
+
+def laid_out(like: Tensor, length: int, size: int, dtype: torch.dtype | None = None) -> Tensor:
+    """An empty (batch, heads, length, size), in memory (batch, length, heads, size)."""
+    batch, heads = like.shape[:2]
+    return like.new_empty(batch, length, heads, size, dtype=dtype).transpose(1, 2)
+
+
+def readable(tensor: Tensor) -> Tensor:
+    """The tensor with the entries of a row adjacent in memory, and not marked as negated."""
+    tensor = tensor.resolve_neg()
+    return tensor if tensor.stride(-1) == 1 or tensor.size(-1) == 1 else tensor.contiguous()
