@@ -242,8 +242,8 @@ def test_files_may_hold_an_equals_sign_and_names_a_slash(
     score("--hyp lr=0.5/out.txt 'w/o a mask=output.txt' --ref reference.de --metrics ter --json")
     systems = {"out": ["lr=0.5/out.txt"], "w/o a mask": ["output.txt"]}
     assert json.loads(capsys.readouterr().out)["systems"] == systems
-    with pytest.raises(UserError, match=r"cannot read lr=0\.6/out\.txt"):
-        score("--hyp lr=0.6/out.txt --ref reference.de")
+    with pytest.raises(UserError, match=r"cannot read a/lr=0\.6/out\.txt"):
+        score("--hyp a/lr=0.6/out.txt --ref reference.de")
 
 
 def test_metrics_can_be_spelt_in_many_ways(
