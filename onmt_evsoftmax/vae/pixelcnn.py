@@ -116,21 +116,14 @@ class _Sampler:
     """
 
     def __init__(self, model: PixelCNN, labels: Tensor, shape: tuple[int, int]) -> None:
-        self.model, self.width = model, shape[1]
-        batch, hidden = len(labels), model.embedding.embedding_dim
-        weight = model.embedding.weight
-
-        def empty(height: int, width: int) -> Tensor:
-            return torch.zeros(
-                batch, hidden, height, width, dtype=weight.dtype, device=weight.device
-            )
-
+        (height, width), batch = shape, len(labels)
+        self.model, self.width = model, width
         self.layers: list[GatedLayer] = list(model.layers)  # type: ignore[arg-type]
-        self.v = [
-            empty(shape[0] + layer.reach, shape[1] + 2 * layer.reach) for layer in self.layers
-        ]
-        self.h = [empty(shape[0], shape[1] + layer.reach) for layer in self.layers]
-        self.bias = [layer.label(labels) for layer in self.layers]
+        hidden, zeros = model.embedding.embedding_dim, model.embedding.weight.new_zeros
+        reaches = [layer.reach for layer in self.layers]
+        self.v = [zeros(batch, hidden, height + reach, width + 2 * reach) for reach in reaches]
+        self.h = [zeros(batch, hidden, height, width + reach) for reach in reaches]
+        self.bias = [layer.label(labels)[:, :, None, None] for layer in self.layers]
         self.across: list[Tensor] = []
 
     def begin_row(self, i: int) -> None:
@@ -141,26 +134,23 @@ class _Sampler:
             down = layer.vertical(self.v[number][:, :, i : i + rows])
             self.across.append(layer.across(down))
             if number + 1 < len(self.layers):
-                following = self.layers[number + 1].reach
-                row = _gate(down + self.bias[number][:, :, None, None])
-                self.v[number + 1][:, :, i + following, following : following + self.width] = row[
-                    :, :, 0
-                ]
+                reach = self.layers[number + 1].reach
+                row = _gate(down + self.bias[number])[:, :, 0]
+                self.v[number + 1][:, :, i + reach, reach : reach + self.width] = row
 
     def features(self, i: int, j: int) -> Tensor:
         """What enters the last layer at pixel (i, j): (N, J)."""
         for number, layer in enumerate(self.layers):
             columns = layer.horizontal.kernel_size[1]
-            right = layer.horizontal(self.h[number][:, :, i : i + 1, j : j + columns])
-            total = self.across[number][..., j : j + 1] + right
-            mixed = layer.mix(_gate(total + self.bias[number][:, :, None, None]))
+            row = self.h[number][:, :, i : i + 1]
+            right = layer.horizontal(row[..., j : j + columns])
+            total = self.across[number][..., j : j + 1] + right + self.bias[number]
+            mixed = layer.mix(_gate(total))
             if not layer.first:
-                mixed = (
-                    mixed + self.h[number][:, :, i : i + 1, j + layer.reach : j + layer.reach + 1]
-                )
+                mixed = mixed + row[..., j + layer.reach, None]
             if number + 1 < len(self.layers):
-                following = self.layers[number + 1].reach
-                self.h[number + 1][:, :, i, j + following] = mixed[..., 0, 0]
+                reach = self.layers[number + 1].reach
+                self.h[number + 1][:, :, i, j + reach] = mixed[..., 0, 0]
         features: Tensor = self.model.head(mixed)
         return features[..., 0, 0]
 
