@@ -29,19 +29,19 @@ def _steps(tensor: Tensor | None) -> list[int]:
 
 def _as_read(task: Task) -> Task:
     """With its tensors as the C functions read them."""
-    mask, bias = (None if t is None else readable(t) for t in (task.mask, task.bias))
-    tables = (task.relative_keys, task.relative_values, task.slopes)
-    keys, values, slopes = (None if t is None else t.float().contiguous() for t in tables)
-    return task._replace(
-        query=readable(task.query),
-        key=readable(task.key),
-        value=readable(task.value),
-        mask=mask,
-        bias=bias,
-        alpha=None if task.alpha is None else task.alpha.double().contiguous(),
-        relative_keys=keys,
-        relative_values=values,
-        slopes=slopes,
+    normalizer, query, key, value, mask, bias, alpha, keys, values, slopes = task[:10]
+    return Task(
+        normalizer,
+        readable(query),
+        readable(key),
+        readable(value),
+        None if mask is None else readable(mask),
+        None if bias is None else readable(bias),
+        None if alpha is None else alpha.double().contiguous(),
+        None if keys is None else keys.float().contiguous(),
+        None if values is None else values.float().contiguous(),
+        None if slopes is None else slopes.float().contiguous(),
+        *task[10:],
     )
 
 

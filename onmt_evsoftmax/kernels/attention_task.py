@@ -48,8 +48,8 @@ class Task(NamedTuple):
     @property
     def window(self) -> int:
         """The distance from which on they are all alike; 0 without relative positions."""
-        tables = (t for t in (self.relative_keys, self.relative_values) if t is not None)
-        return next((table.size(0) // 2 for table in tables), 0)
+        table = self.relative_values if self.relative_keys is None else self.relative_keys
+        return 0 if table is None else table.size(0) // 2
 
 
 def laid_out(like: Tensor, length: int, size: int, dtype: torch.dtype | None = None) -> Tensor:
