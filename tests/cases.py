@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
+import functional
 import numpy as np
 import pytest
 import reference
 import torch
 from hypothesis import strategies as st
-
-from onmt_evsoftmax.normalizers import functional
 
 #: Name → (function under test, independent float64 reference of one row).
 CASES = {

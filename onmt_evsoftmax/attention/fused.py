@@ -20,7 +20,7 @@ from onmt_evsoftmax import kernels
 from onmt_evsoftmax.attention import explicit, reasons
 from onmt_evsoftmax.attention.call import Call, Choice
 from onmt_evsoftmax.attention.positions import Positions
-from onmt_evsoftmax.kernels import Options, operators
+from onmt_evsoftmax.kernels import Task, operators
 from onmt_evsoftmax.normalizers.masked import HALF, apply
 from onmt_evsoftmax.normalizers.registry import Normalizer, get_record
 
@@ -83,12 +83,7 @@ def _is_single(call: Call) -> bool:
 
 def _run_single(call: Call) -> tuple[Tensor, Tensor]:
     """(…, 1, V) and the probabilities (…, 1, S)."""
-    call = call.expanded()
-    query, key, value = (_as4d(t) for t in call[:3])
-    mask = None if call.key_mask is None else _as4d(call.key_mask.unsqueeze(-2))
-    out, p = kernels.single_query(
-        call.choice.attention_kernel, query, key, value, mask, _options(call, query)
-    )
+    out, p = kernels.single_query(_task(call))
     if len(call.leading) == 2:
         return out, p
     return out.reshape(*call.leading, *out.shape[2:]), p.reshape(*call.leading, *p.shape[2:])
@@ -117,22 +112,12 @@ def single_query(
 def _compute(call: Call, namespace: str) -> Tensor:
     if namespace == kernels.ON_CPU and _is_single(call):
         return _run_single(call)[0]
-    call = call.expanded()
-    leading = call.leading
-    query, key, value = (_as4d(t) for t in call[:3])
-    mask = bias = None
-    if call.key_mask is not None:
-        mask = _as4d(call.key_mask.unsqueeze(-2))
-    elif call.mask is not None:
-        whole = _as4d(call.mask.expand(*leading, query.size(2), key.size(2)))
-        mask, bias = (whole, None) if whole.dtype == torch.bool else (None, whole.float())
-    inputs = (query, key, value, mask, bias, *_options(call, query))
-    arguments = (namespace, call.choice.attention_kernel, *inputs)
+    task = _task(call)
     if torch.compiler.is_compiling():  # which knows operators better than Functions
-        out = kernels.attention_forward(*arguments)[0]
+        out = kernels.attention_forward(namespace, task)[0]
     else:
-        out = apply(Fused, *arguments)[0]
-    return out if len(leading) == 2 else out.reshape(*leading, *out.shape[2:])
+        out = apply(Fused, namespace, *task)[0]
+    return out if len(call.leading) == 2 else out.reshape(*call.leading, *out.shape[2:])
 
 
 def _as4d(tensor: Tensor) -> Tensor:
@@ -142,8 +127,16 @@ def _as4d(tensor: Tensor) -> Tensor:
     return tensor.flatten(0, -4)
 
 
-def _options(call: Call, query: Tensor) -> Options:
-    """As the kernels take them beside ``query`` (batch, heads, L, E)."""
+def _task(call: Call) -> Task:
+    """As the kernels take it."""
+    call = call.expanded()
+    query, key, value = (_as4d(t) for t in call[:3])
+    mask = bias = None
+    if call.key_mask is not None:
+        mask = _as4d(call.key_mask.unsqueeze(-2))
+    elif call.mask is not None:
+        whole = _as4d(call.mask.expand(*call.leading, query.size(2), key.size(2)))
+        mask, bias = (whole, None) if whole.dtype == torch.bool else (None, whole.float())
     alpha = call.choice.kernel_parameter()
     if alpha is not None:
         alpha = torch.as_tensor(alpha, dtype=torch.float32)
@@ -156,19 +149,34 @@ def _options(call: Call, query: Tensor) -> Options:
         keys = query.new_zeros(values.size(0), query.size(-1))
     if slopes is not None:
         slopes = slopes.expand(call.leading).reshape(query.shape[:2])
-    numbers = (offset, call.is_causal, call.scale, call.dropout_p)
-    return Options(alpha, keys, values, slopes, call.seed, *numbers)
+    return Task(
+        call.choice.attention_kernel,
+        query,
+        key,
+        value,
+        mask,
+        bias,
+        alpha,
+        keys,
+        values,
+        slopes,
+        call.seed,
+        offset,
+        call.is_causal,
+        call.scale,
+        call.dropout_p,
+    )
 
 
 class Fused(torch.autograd.Function):
-    """The arguments of :func:`kernels.attention_forward` → out, ….
+    """A namespace of operators and a :class:`Task`, field by field → out, ….
 
-    Tensors are (batch, heads, …). After out comes what the backward pass needs of every row.
+    After out comes what the backward pass needs of every row.
     """
 
     @staticmethod
-    def forward(*arguments: Any) -> tuple[Tensor, ...]:
-        return kernels.attention_forward(*arguments)
+    def forward(namespace: str, *task: Any) -> tuple[Tensor, ...]:
+        return kernels.attention_forward(namespace, Task(*task))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -177,17 +185,17 @@ class Fused(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        inputs, results = operators.remembered_attention(ctx)
+        task, results = operators.remembered_attention(ctx)
         if torch.is_grad_enabled():  # the gradient is to be differentiated in turn
-            grads: Sequence[Tensor | None] = _explicit(grad, ctx.normalizer, inputs)
+            grads: Sequence[Tensor | None] = _explicit(grad, task)
         else:
-            grads = kernels.attention_backward(ctx.namespace, grad, ctx.normalizer, inputs, results)
-        return None, *operators.gradients_of_attention(grads, inputs)
+            grads = kernels.attention_backward(ctx.namespace, grad, task, results)
+        return None, *operators.gradients_of_attention(grads, task)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
         """One more batch dimension is a larger batch."""
-        if in_dims[7 + Options._fields.index("seed")] is not None:
+        if in_dims[1 + Task._fields.index("seed")] is not None:
             raise ValueError(
                 "the attention kernel drops by one seed for the whole batch: use "
                 'vmap(randomness="same"), or backend="explicit"'
@@ -211,38 +219,34 @@ class Fused(torch.autograd.Function):
         return tuple(r.unflatten(0, (info.batch_size, -1)) for r in results), (0,) * len(results)
 
 
-def _explicit(grad: Tensor, name: str, inputs: Sequence[Any]) -> list[Tensor | None]:
+def _explicit(grad: Tensor, task: Task) -> list[Tensor | None]:
     """The backward pass in steps that torch differentiates, as the kernel returns it."""
-    query, key, value, mask, bias, *rest = inputs
-    options, record = Options(*rest), get_record(name)
-    names = ("query", "key", "value", "alpha", "keys", "values")
-    found = dict(zip(names, (query, key, value, *options[:3]), strict=True))
-    given = {each: tensor for each, tensor in found.items() if tensor is not None}
+    names = ("query", "key", "value", "alpha", "relative_keys", "relative_values")
+    found = {name: getattr(task, name) for name in names}
+    given = {name: tensor for name, tensor in found.items() if tensor is not None}
 
     def call_of(*tensors: Tensor) -> Call:
-        now = dict(zip(given, tensors, strict=True))
-        choice = Choice.of(record)
-        if "alpha" in now:
-            choice = choice.with_parameter(now["alpha"][..., None, None])
-        positions = None
-        if options.positions:
-            tables = (now.get("keys"), now.get("values"))
-            positions = Positions(*tables, options.slopes, options.offset)
+        changed: dict[str, Any] = dict(zip(given, tensors, strict=True))
+        now = task._replace(**changed)
+        choice = Choice.of(get_record(now.normalizer))
+        if now.alpha is not None:
+            choice = choice.with_parameter(now.alpha[..., None, None])
+        positions = Positions(now.relative_keys, now.relative_values, now.slopes, now.offset)
         return Call(
-            now["query"],
-            now["key"],
-            now["value"],
-            mask if bias is None else bias,
+            now.query,
+            now.key,
+            now.value,
+            now.mask if now.bias is None else now.bias,
             None,
-            options.causal,
-            options.scale,
-            options.dropout_p,
-            options.seed,
+            now.causal,
+            now.scale,
+            now.dropout_p,
+            now.seed,
             choice,
-            query.shape[:2],
-            positions,
-            heads_per_key=query.size(1) // max(key.size(1), 1),
+            now.query.shape[:2],
+            positions if now.positions else None,
+            heads_per_key=now.query.size(1) // max(now.key.size(1), 1),
         ).repeated()
 
     grads = dict(zip(given, explicit.gradients(grad, call_of, list(given.values())), strict=True))
-    return [grads.get(each) for each in names]
+    return [grads.get(name) for name in names]

@@ -22,7 +22,6 @@ from onmt_evsoftmax.attention.sparse_attention import sparse_attention
 from onmt_evsoftmax.bench.timing import Result, compare, ratios
 from onmt_evsoftmax.kernels import triton
 from onmt_evsoftmax.kernels.triton import serving
-from onmt_evsoftmax.normalizers import functional
 from onmt_evsoftmax.report.console import UserError
 
 DEVICE = "cuda"
@@ -98,7 +97,7 @@ def row_variants() -> dict[str, Variant]:
 def attention_variants(length: int, dropout: float) -> dict[str, Variant]:
     """Ours, explicitly too while that fits, and other people's, which have no dropout."""
     peer = partial(scaled_dot_product_attention, is_causal=True, dropout_p=dropout)
-    softmax = partial(sparse_attention, normalizer=functional.softmax, is_causal=True)
+    softmax = partial(sparse_attention, normalizer="softmax", is_causal=True)
     found = {PEERS["attention"]: Variant(peer, softmax)}
     for record in serving.served("attention_kernel").values():
         ours = partial(sparse_attention, normalizer=record, is_causal=True, dropout_p=dropout)
@@ -111,7 +110,7 @@ def attention_variants(length: int, dropout: float) -> dict[str, Variant]:
         found["FlexAttention: softmax"] = Variant(_flex(flex, length), softmax)
     adasplash = _installed("adasplash")
     if adasplash is not None and not dropout:
-        entmax15 = partial(sparse_attention, normalizer=functional.entmax15, is_causal=True)
+        entmax15 = partial(sparse_attention, normalizer="entmax15", is_causal=True)
         theirs = partial(adasplash.adasplash, alpha=1.5, is_causal=True)
         found["AdaSplash: entmax-1.5"] = Variant(theirs, entmax15)
     return found

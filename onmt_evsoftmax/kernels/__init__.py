@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 
 from onmt_evsoftmax.kernels import attention, library, operators, rows
 from onmt_evsoftmax.kernels.attention import single_query
-from onmt_evsoftmax.kernels.attention_options import Options
+from onmt_evsoftmax.kernels.attention_task import Task
 from onmt_evsoftmax.kernels.library import BACKENDS, accepts, backend, chosen, using
 from onmt_evsoftmax.kernels.triton import serving
 from onmt_evsoftmax.kernels.triton.tiles import MAX_HEAD
@@ -28,7 +28,7 @@ __all__ = [
     "MAX_HEAD",
     "ON_CPU",
     "ON_GPU",
-    "Options",
+    "Task",
     "accepts",
     "attention_backward",
     "attention_forward",
@@ -200,33 +200,28 @@ def rows_backward(
 # --- attention ------------------------------------------------------------------------------------
 
 
-def attention_forward(namespace: str, kernel: str, *inputs: Any) -> tuple[Tensor, ...]:
+def attention_forward(namespace: str, task: Task) -> tuple[Tensor, ...]:
     """(out, what the backward pass needs).
 
-    ``inputs`` are query, key, value, mask, bias and :class:`Options`, one after the other.
     ``namespace`` is that of the operators: :data:`ON_CPU`, or :data:`ON_GPU`, where there must be
     no alpha.
     """
     if namespace == ON_GPU:
-        return torch.ops.onmt_evsoftmax_triton.attention_forward(kernel, *inputs)
-    if transformed(inputs[0]):
-        return torch.ops.onmt_evsoftmax.attention_forward(kernel, *inputs)
-    query, key, value, mask, bias, *options = inputs
-    return attention.attention_forward(kernel, query, key, value, mask, bias, Options(*options))
+        return torch.ops.onmt_evsoftmax_triton.attention_forward(*task)
+    if transformed(task.query):
+        return torch.ops.onmt_evsoftmax.attention_forward(*task)
+    return attention.attention_forward(task)
 
 
 def attention_backward(
-    namespace: str, grad: Tensor, kernel: str, inputs: Sequence[Any], results: Sequence[Tensor]
+    namespace: str, grad: Tensor, task: Task, results: Sequence[Tensor]
 ) -> Sequence[Tensor | None]:
     """Gradients of query, key, value, alpha, relative keys and values; what is not there is any.
 
     ``results`` are those of the forward pass.
     """
     if namespace == ON_GPU:
-        return torch.ops.onmt_evsoftmax_triton.attention_backward(grad, kernel, *inputs, *results)
+        return torch.ops.onmt_evsoftmax_triton.attention_backward(grad, *task, *results)
     if transformed(grad):
-        return torch.ops.onmt_evsoftmax.attention_backward(grad, kernel, *inputs, *results)
-    query, key, value, mask, bias, *options = inputs
-    return attention.attention_backward(
-        grad, kernel, query, key, value, mask, bias, Options(*options), *results
-    )
+        return torch.ops.onmt_evsoftmax.attention_backward(grad, *task, *results)
+    return attention.attention_backward(grad, task, *results)

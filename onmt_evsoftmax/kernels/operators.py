@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from onmt_evsoftmax.kernels import attention, library, rows
-from onmt_evsoftmax.kernels.attention_options import Gradients, Options, Saved, laid_out
+from onmt_evsoftmax.kernels.attention_task import Gradients, Saved, Task, laid_out
 from onmt_evsoftmax.kernels.triton import interpreted, normalizers, serving
 from onmt_evsoftmax.kernels.triton.tiles import MAX_HEAD
 
@@ -31,8 +31,8 @@ _ATTENTION = (
     " Tensor? alpha, Tensor? relative_keys, Tensor? relative_values, Tensor? slopes, Tensor? seed,"
     " int offset, bool causal, float scale, float dropout_p, bool skip_empty"
 )
-#: How many tensors and how many other options come after the normalizer's name.
-_INPUTS, _NUMBERS = 10, 5
+#: Fields of a task, all of them and up to the last that is a tensor.
+_FIELDS, _TENSORS = len(Task._fields), 1 + Task._fields.index("seed")
 
 
 class Kernels(NamedTuple):
@@ -49,7 +49,7 @@ class Kernels(NamedTuple):
     takes_alpha: Callable[[str], bool]  # whether there is one for every row, or head
     accepts: Callable[[str, float], bool]  # whether the parameter may have that value
     saved: tuple[str, ...]  # what attention keeps of every row for the backward pass, …
-    saved_rows: Callable[[Tensor, Options], Saved]  # … its shapes and types
+    saved_rows: Callable[[Task], Saved]  # … its shapes and types
     #: Whether masks are read as they lie: their last dimension must be there in full, and every
     #: head has its own keys.
     plain: bool
@@ -151,17 +151,9 @@ def _check_rows(
         raise ValueError(f"the {normalizer} kernel does not take the parameter {parameter}")
 
 
-def _check_attention(
-    kernels: Kernels,
-    normalizer: str,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    options: Options,
-) -> None:
-    _check_name(normalizer, kernels.attention_names())
+def _check_attention(kernels: Kernels, task: Task) -> None:
+    _check_name(task.normalizer, kernels.attention_names())
+    query, key, value = task[1:4]
     tensors = (query, key, value)
     fit = (
         all(t.dim() == 4 and t.dtype == query.dtype and t.size(3) <= MAX_HEAD for t in tensors)
@@ -182,37 +174,36 @@ def _check_attention(
             f"{MAX_HEAD}; they are {[(t.dtype, tuple(t.shape)) for t in tensors]}"
         )
     scores = (*query.shape[:3], key.size(2))
-    _check_fits("mask", mask, scores, torch.bool, kernels.plain)
-    _check_fits("bias", bias, scores, torch.float32 if kernels.plain else None, kernels.plain)
-    _check_options(kernels, normalizer, query, value, options)
+    _check_fits("mask", task.mask, scores, torch.bool, kernels.plain)
+    _check_fits("bias", task.bias, scores, torch.float32 if kernels.plain else None, kernels.plain)
+    _check_terms(kernels, task)
 
 
-def _check_options(
-    kernels: Kernels, normalizer: str, query: Tensor, value: Tensor, options: Options
-) -> None:
-    tables = (options.relative_keys, options.relative_values)
+def _check_terms(kernels: Kernels, task: Task) -> None:
+    heads = task.query.shape[:2]
+    tables = (task.relative_keys, task.relative_values)
     distances = {t.size(0) for t in tables if t is not None and t.dim()}
     shapes = (
-        ("alpha", options.alpha, query.shape[:2]),
-        ("slopes", options.slopes, query.shape[:2]),
-        ("relative_keys", options.relative_keys, (*distances, query.size(3))),
-        ("relative_values", options.relative_values, (*distances, value.size(3))),
+        ("alpha", task.alpha, heads),
+        ("slopes", task.slopes, heads),
+        ("relative_keys", task.relative_keys, (*distances, task.query.size(3))),
+        ("relative_values", task.relative_values, (*distances, task.value.size(3))),
     )
     for name, tensor, shape in shapes:
         if tensor is not None and tensor.shape != shape:
             raise ValueError(f"{name} must be of shape {tuple(shape)}, not {tuple(tensor.shape)}")
     if any(size % 2 == 0 or size < 3 for size in distances):
         raise ValueError(f"relative positions need an odd number of rows, 3 or more: {distances}")
-    if options.relative_values is not None and options.relative_keys is None:
+    if task.relative_values is not None and task.relative_keys is None:
         raise ValueError("relative_values need relative_keys, if only of zeros")
-    if (options.alpha is not None) != kernels.takes_alpha(normalizer):
+    if (task.alpha is not None) != kernels.takes_alpha(task.normalizer):
         raise ValueError("alpha is for the entmax kernel, which needs it")
-    if options.alpha is not None and options.alpha.numel():
-        least, most = (bound.item() for bound in options.alpha.aminmax())
-        if not (kernels.accepts(normalizer, least) and kernels.accepts(normalizer, most)):
-            raise ValueError(f"the {normalizer} kernel takes no alpha from {least} to {most}")
-    dropped = options.dropout_p
-    if not 0.0 <= dropped <= 1.0 or (dropped > 0 and options.seed is None):
+    if task.alpha is not None and task.alpha.numel():
+        least, most = (bound.item() for bound in task.alpha.aminmax())
+        if not (kernels.accepts(task.normalizer, least) and kernels.accepts(task.normalizer, most)):
+            raise ValueError(f"the {task.normalizer} kernel takes no alpha from {least} to {most}")
+    dropped = task.dropout_p
+    if not 0.0 <= dropped <= 1.0 or (dropped > 0 and task.seed is None):
         raise ValueError(f"dropout_p must be from 0 to 1, with a seed, not {dropped}")
 
 
@@ -317,21 +308,19 @@ def _batch_rows(operator: Any, info: Any, in_dims: tuple[Any, ...], *inputs: Any
 
 
 def _attention_forward(kernels: Kernels, *arguments: Any) -> tuple[Tensor, ...]:
-    call = (*arguments[:6], Options(*arguments[6:]))
-    _check_attention(kernels, *call)
-    return kernels.modules()[1].attention_forward(*call)
+    task = Task(*arguments)
+    _check_attention(kernels, task)
+    return kernels.modules()[1].attention_forward(task)
 
 
 def _attention_backward(kernels: Kernels, grad: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
-    inputs, results = arguments[: 1 + _INPUTS + _NUMBERS], arguments[1 + _INPUTS + _NUMBERS :]
-    call = (*inputs[:6], options := Options(*inputs[6:]))
-    _check_attention(kernels, *call)
-    query, value = inputs[1], inputs[3]
-    result = (*query.shape[:3], value.size(3)), query.dtype
+    task, results = Task(*arguments[:_FIELDS]), arguments[_FIELDS:]
+    _check_attention(kernels, task)
+    result = (*task.query.shape[:3], task.value.size(3)), task.query.dtype
     for name, tensor, (shape, dtype) in zip(
         ("grad", "out", *kernels.saved),
         (grad, *results),
-        (result, result, *kernels.saved_rows(query, options)),
+        (result, result, *kernels.saved_rows(task)),
         strict=True,
     ):
         if (tensor.shape, tensor.dtype) != (shape, dtype):
@@ -339,48 +328,54 @@ def _attention_backward(kernels: Kernels, grad: Tensor, *arguments: Any) -> tupl
                 f"{name} must be {dtype} {tuple(shape)}, as attention_forward returned it, not "
                 f"{tensor.dtype} {tuple(tensor.shape)}"
             )
-    module = kernels.modules()[1]
-    grads: Gradients = module.attention_backward(grad, *call, *results)
-    return tuple(query.new_empty(0) if g is None else g for g in grads)
+    grads: Gradients = kernels.modules()[1].attention_backward(grad, task, *results)
+    return tuple(grad.new_empty(0) if g is None else g for g in grads)
 
 
-def _fake_attention_forward(
-    kernels: Kernels, normalizer: str, query: Tensor, key: Tensor, value: Tensor, *rest: Any
-) -> tuple[Tensor, ...]:
-    out = laid_out(query, query.size(2), value.size(3))
-    saved = kernels.saved_rows(query, Options(*rest[2:]))
+def _fake_attention_forward(kernels: Kernels, *arguments: Any) -> tuple[Tensor, ...]:
+    task = Task(*arguments)
+    query, saved = task.query, kernels.saved_rows(task)
+    out = laid_out(query, query.size(2), task.value.size(3))
     return out, *(query.new_empty(shape, dtype=dtype) for shape, dtype in saved)
 
 
-def _fake_attention_backward(
-    grad: Tensor, normalizer: str, query: Tensor, key: Tensor, value: Tensor, *rest: Any
-) -> tuple[Tensor, ...]:
-    terms = (query.new_empty(0) if t is None else torch.empty_like(t) for t in rest[2:5])
-    return *(laid_out(t, t.size(2), t.size(3)) for t in (query, key, value)), *terms
+def _fake_attention_backward(grad: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    task = Task(*arguments[:_FIELDS])
+    terms = (task.alpha, task.relative_keys, task.relative_values)
+    return (
+        *(laid_out(t, t.size(2), t.size(3)) for t in task[1:4]),
+        *(grad.new_empty(0) if t is None else torch.empty_like(t) for t in terms),
+    )
 
 
 def remember_attention(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """Save the tensors and the numbers of a call, after the normalizer's name, and its results."""
-    ctx.normalizer, ctx.numbers = inputs[0], inputs[1 + _INPUTS :]
-    ctx.save_for_backward(*inputs[1 : 1 + _INPUTS], *output)
+    """Save a task and its results for the backward pass."""
+    ctx.normalizer, *tensors = inputs[:_TENSORS]
+    ctx.numbers = inputs[_TENSORS:]
+    ctx.save_for_backward(*tensors, *output)
     ctx.mark_non_differentiable(*output[1:])
 
 
-def remembered_attention(ctx: Any) -> tuple[tuple[Any, ...], tuple[Tensor, ...]]:
-    """(all inputs after the normalizer's name, results)."""
+def remembered_attention(ctx: Any) -> tuple[Task, tuple[Tensor, ...]]:
+    """The task and its results."""
     saved = ctx.saved_tensors
-    return (*saved[:_INPUTS], *ctx.numbers), saved[_INPUTS:]
+    task = Task(ctx.normalizer, *saved[: _TENSORS - 1], *ctx.numbers)
+    return task, saved[_TENSORS - 1 :]
 
 
-def gradients_of_attention(grads: Any, inputs: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
-    """What autograd gets: of the normalizer's name, of ``inputs`` in their order."""
-    terms = (g if t is not None else None for g, t in zip(grads[3:], inputs[5:8], strict=True))
-    return (None, *grads[:3], None, None, *terms, None, None, *[None] * _NUMBERS)
+def gradients_of_attention(grads: Any, task: Task) -> tuple[Tensor | None, ...]:
+    """Of all fields of a task, from those that the kernels return."""
+    names = ("query", "key", "value", "alpha", "relative_keys", "relative_values")
+    of_fields = dict(zip(names, grads, strict=True))
+    return tuple(
+        of_fields.get(name) if field is not None else None
+        for name, field in zip(Task._fields, task, strict=True)
+    )
 
 
 def _remember_attention(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    for name, at in (("a bias", 5), ("slopes", 9)):
-        if inputs[at] is not None and inputs[at].requires_grad:
+    for name, tensor in (("a bias", Task(*inputs).bias), ("slopes", Task(*inputs).slopes)):
+        if tensor is not None and tensor.requires_grad:
             raise ValueError(
                 f"the attention kernels have no gradient for {name}: compute explicitly"
             )
@@ -390,9 +385,8 @@ def _remember_attention(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor,
 def _differentiate_attention(
     operators: Any, ctx: Any, grad: Tensor, *_: Any
 ) -> tuple[Tensor | None, ...]:
-    inputs, results = remembered_attention(ctx)
-    grads = operators.attention_backward(grad, ctx.normalizer, *inputs, *results)
-    return gradients_of_attention(grads, inputs)
+    task, results = remembered_attention(ctx)
+    return gradients_of_attention(operators.attention_backward(grad, *task, *results), task)
 
 
 # --- registration ---------------------------------------------------------------------------------

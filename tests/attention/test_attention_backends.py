@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import functional
 import pytest
 import torch
 from attention_cases import check, generator, random
@@ -12,7 +13,6 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from onmt_evsoftmax import kernels
 from onmt_evsoftmax.attention.sparse_attention import evsoftmax_attention, sparse_attention
-from onmt_evsoftmax.normalizers import functional
 
 
 def test_masks_that_differ_between_queries_and_biases():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+import functional
 import pytest
 import torch
 from attention_cases import generator, random
@@ -16,7 +17,6 @@ from compiled import needs_kernels, with_each_instruction_set
 
 from onmt_evsoftmax import get_normalizer, kernels, sparse_attention
 from onmt_evsoftmax.attention import Positions
-from onmt_evsoftmax.normalizers import functional
 
 
 def each_set(test):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import functional
 import pytest
 import torch
 from compiled import needs_kernels
@@ -14,7 +15,6 @@ from row_cases import REFERENCE, each, generator
 
 from onmt_evsoftmax import kernels
 from onmt_evsoftmax.kernels import library
-from onmt_evsoftmax.normalizers import functional
 
 pytestmark = needs_kernels
 

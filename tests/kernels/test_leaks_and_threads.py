@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import functional
 import pytest
 import torch
 from compiled import needs_kernels
@@ -15,7 +16,6 @@ from row_cases import generator
 
 from onmt_evsoftmax import kernels
 from onmt_evsoftmax.attention.sparse_attention import evsoftmax_attention
-from onmt_evsoftmax.normalizers import functional
 
 pytestmark = needs_kernels
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functional
 import numpy as np
 import pytest
 import reference
@@ -10,7 +11,6 @@ from compiled import with_each_instruction_set
 from row_cases import scores_of
 
 from onmt_evsoftmax import kernels
-from onmt_evsoftmax.normalizers import functional
 
 pytestmark = with_each_instruction_set
 ALPHAS = [1.0001, 1.1, 1.5, 1.9, 2.0]

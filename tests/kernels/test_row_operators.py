@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functional
 import pytest
 import torch
 from compiled import with_each_instruction_set
 from row_cases import each
 
 from onmt_evsoftmax.kernels import library
-from onmt_evsoftmax.normalizers import functional
 
 pytestmark = with_each_instruction_set
 

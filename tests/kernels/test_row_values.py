@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+import functional
 import numpy as np
 import pytest
 import reference
@@ -16,7 +17,6 @@ from compiled import with_each_instruction_set
 from row_cases import JUNK, REFERENCE, SIZES, backward, check, each, generator, scores_of
 
 from onmt_evsoftmax import kernels
-from onmt_evsoftmax.normalizers import functional
 
 pytestmark = with_each_instruction_set
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
+import functional
 import numpy as np
 import pytest
 import reference
 import torch
 
 from onmt_evsoftmax import kernels
-from onmt_evsoftmax.normalizers import functional
 from onmt_evsoftmax.normalizers.registry import get_normalizer
 
 SCORES = torch.randn(6, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 3

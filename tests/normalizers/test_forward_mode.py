@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functional
 import pytest
 import torch
 from cases import CASES, each
@@ -9,7 +10,6 @@ from torch.autograd import forward_ad
 from torch.func import hessian, jacfwd, jacrev, jvp, vmap
 
 from onmt_evsoftmax import kernels
-from onmt_evsoftmax.normalizers import functional
 
 
 @pytest.fixture(params=["kernels", "torch"], autouse=True)

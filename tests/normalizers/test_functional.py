@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import functional
 import numpy as np
 import pytest
 import reference
@@ -12,8 +13,6 @@ from cases import CASES, DTYPES, TOLERANCE, each, rows, wild_rows
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
-
-from onmt_evsoftmax.normalizers import functional
 
 
 def expect(name: str, v: np.ndarray, p: torch.Tensor, support: torch.Tensor, tolerance: float):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import functional
 import pytest
 import reference
 import torch
 from cases import CASES, each
-
-from onmt_evsoftmax.normalizers import functional
 
 # --- gradients ------------------------------------------------------------------------------------
 

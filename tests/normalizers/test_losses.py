@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import entmax
+import functional
 import pytest
 import reference
 import torch
@@ -12,7 +13,6 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onmt_evsoftmax.normalizers import functional
 from onmt_evsoftmax.normalizers.registry import get_loss
 
 FENCHEL_YOUNG = {

@@ -9,16 +9,15 @@ import pytest
 import reference
 import torch
 from cases import rows
-from hypothesis import assume, given
-from hypothesis import strategies as st
-
-from onmt_evsoftmax.normalizers.functional import (
+from functional import (
     evsoftmax,
     log_belief_mass,
     log_evsoftmax,
     posthoc_evidential,
     softmax,
 )
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 
 def dyadic_rows(min_size=1):

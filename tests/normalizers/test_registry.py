@@ -7,12 +7,12 @@ import pickle
 import subprocess
 import sys
 
+import functional
 import pytest
 import torch
 
 import onmt_evsoftmax
 from onmt_evsoftmax import doctor
-from onmt_evsoftmax.normalizers import functional
 from onmt_evsoftmax.normalizers import registry as normalizers
 from onmt_evsoftmax.normalizers.registry import (
     get_loss,

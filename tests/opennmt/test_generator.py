@@ -7,22 +7,22 @@ import math
 from argparse import Namespace
 from typing import Any
 
+import functional
 import onmt.decoders.ensemble
 import onmt.opts
 import pytest
 import torch
-from models import RNN, TRANSFORMER, build, flags, parse, translator_of
-from onmt.utils.loss import LossCompute
-from torch import Tensor
-from workbench import IS_35
-
-from onmt_evsoftmax.normalizers import functional
-from onmt_evsoftmax.normalizers.functional import (
+from functional import (
     entmax15_loss,
     evsoftmax_loss,
     softmax_loss,
     sparsemax_loss,
 )
+from models import RNN, TRANSFORMER, build, flags, parse, translator_of
+from onmt.utils.loss import LossCompute
+from torch import Tensor
+from workbench import IS_35
+
 from onmt_evsoftmax.opennmt.generator import IMPOSSIBLE, outputs_of
 from onmt_evsoftmax.report.console import UserError
 

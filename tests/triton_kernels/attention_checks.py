@@ -11,7 +11,7 @@ from attention_reference import Places, reference
 from where import DEVICE
 
 from onmt_evsoftmax.attention import dropout
-from onmt_evsoftmax.kernels import Options
+from onmt_evsoftmax.kernels import Task
 
 
 def on_device(*tensors):
@@ -23,14 +23,16 @@ def run(name, query, key, value, mask=None, bias=None, grad=None, **options):
     from onmt_evsoftmax.kernels.triton.attention import attention_backward, attention_forward
 
     options.setdefault("scale", 1 / math.sqrt(query.size(-1)))
-    call = Options(
-        **{n: o.to(DEVICE) if isinstance(o, torch.Tensor) else o for n, o in options.items()}
-    )
     tensors = on_device(query, key, value, mask, bias)
-    out, *rows = attention_forward(name, *tensors, call)
+    task = Task(
+        name,
+        *tensors,
+        **{n: o.to(DEVICE) if isinstance(o, torch.Tensor) else o for n, o in options.items()},
+    )
+    out, *rows = attention_forward(task)
     if grad is None:
         return out.cpu(), None
-    grads = attention_backward(grad.to(DEVICE), name, *tensors, call, out, *rows)
+    grads = attention_backward(grad.to(DEVICE), task, out, *rows)
     return out.cpu(), [g.cpu() for g in grads if g is not None]
 
 

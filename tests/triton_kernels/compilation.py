@@ -21,7 +21,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from onmt_evsoftmax.kernels import Options
+from onmt_evsoftmax.kernels import Task
 from onmt_evsoftmax.kernels.triton import attention, attention_call, rows
 from onmt_evsoftmax.kernels.triton.normalizers import NAMES, load
 from onmt_evsoftmax.kernels.triton.rows import longest_tile
@@ -136,18 +136,18 @@ def attention_launches(
         mask, bias = empty(2, 1, 500, 600, dtype=torch.bool), empty(1, 8, 500, 600)
     seed = empty(dtype=torch.int64) if dropout else None
     dropout_p = 0.1 if dropout else 0.0
-    options = Options(None, None, None, None, seed, 0, causal, 0.125, dropout_p, skip)
+    terms = (None, None, None, None, seed, 0, causal, 0.125, dropout_p, skip)
+    task = Task(normalizer, query, key, value, mask, bias, *terms)
     if positions:
         table = empty(17, head, dtype=torch.float32)
         slopes = empty(2, 8, dtype=torch.float32)
-        options = options._replace(relative_keys=table, relative_values=table, slopes=slopes)
-    tensors = (query, key, value, mask, bias)
+        task = task._replace(relative_keys=table, relative_values=table, slopes=slopes)
     with (
         recorded() as launches,
         mock.patch.object(attention_call, "capability_of", return_value=capability // 10),
     ):
-        out, *rows = attention.attention_forward(normalizer, *tensors, options)
-        attention.attention_backward(out, normalizer, *tensors, options, out, *rows)
+        out, *rows = attention.attention_forward(task)
+        attention.attention_backward(out, task, out, *rows)
     return {launch.kernel.__name__: launch for launch in launches}
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import functional
 import pytest
 import torch
 from attention_cases import generator, random
@@ -15,7 +16,6 @@ from onmt_evsoftmax import kernels, sparse_attention
 from onmt_evsoftmax.attention import Positions, backends
 from onmt_evsoftmax.attention.call import Call
 from onmt_evsoftmax.kernels.triton import available, interpreted
-from onmt_evsoftmax.normalizers import functional
 from onmt_evsoftmax.normalizers.entmax import Entmax
 from onmt_evsoftmax.normalizers.registry import own_records
 

@@ -7,10 +7,10 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
+from functional import evsoftmax
 from torch import nn
 from torch.distributions import Bernoulli, Categorical, Normal, kl_divergence
 
-from onmt_evsoftmax.normalizers.functional import evsoftmax
 from onmt_evsoftmax.normalizers.registry import get_loss
 from onmt_evsoftmax.vae import latent, training
 from onmt_evsoftmax.vae.experiments import cvae

@@ -7,9 +7,9 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from functional import evsoftmax, evsoftmax_kl, posthoc_evidential
 
 from onmt_evsoftmax.normalizers import registry
-from onmt_evsoftmax.normalizers.functional import evsoftmax, evsoftmax_kl, posthoc_evidential
 from onmt_evsoftmax.normalizers.registry import Normalizer, get_normalizer, register_normalizer
 from onmt_evsoftmax.vae import distances, latent
 from onmt_evsoftmax.vae.autoencoder import VQVAE, usage

@@ -1,7 +1,7 @@
 """The attention kernels for GPUs as functions of tensors; `operators` has them as operators.
 
-See `attention_options` for the shapes; key and value may have fewer heads, H / G: then G heads of
-the query share them. A mask or bias may have any dimension 1.
+Key and value may have fewer heads, H / G: then G heads of the query share them. A mask or bias may
+have any dimension 1.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from onmt_evsoftmax.kernels.attention_options import Gradients, Options, readable
+from onmt_evsoftmax.kernels.attention_task import Gradients, Task, readable
 from onmt_evsoftmax.kernels.triton import attention_kernels, positions, threshold_kernels
 from onmt_evsoftmax.kernels.triton.attention_call import Call, empty
 from onmt_evsoftmax.kernels.triton.attention_means import find_means
@@ -17,23 +17,16 @@ from onmt_evsoftmax.kernels.triton.rows import _device
 from onmt_evsoftmax.kernels.triton.serving import saved_rows
 
 
-def attention_forward(
-    normalizer: str,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    options: Options,
-) -> tuple[Tensor, ...]:
+def attention_forward(task: Task) -> tuple[Tensor, ...]:
     """(out, tops, thresholds, inverses, masses); see :func:`saved_rows`."""
-    queries, values = query.size(2), options.relative_values
+    query, key, value = task[1:4]
+    queries, values = query.size(2), task.relative_values
     out = empty(query, queries, value.size(3), wide=values is not None)
-    saved = [query.new_zeros(size, dtype=t) for size, t in saved_rows(query, options)]
+    saved = [query.new_zeros(size, dtype=t) for size, t in saved_rows(task)]
     tops, thresholds, inverses, masses = saved
     if 0 in (*query.shape[:3], key.size(2), value.size(3)):
         return out.zero_().to(query.dtype), *saved
-    call = Call(normalizer, query, key, value, mask, bias, options)
+    call = Call(task)
     with _device(query):
         positions.set_terms(call)
         if call.functions.mean:
@@ -60,13 +53,7 @@ def attention_forward(
 
 def attention_backward(
     grad: Tensor,
-    normalizer: str,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    options: Options,
+    task: Task,
     out: Tensor,
     tops: Tensor,
     thresholds: Tensor,
@@ -74,10 +61,11 @@ def attention_backward(
     masses: Tensor,
 ) -> Gradients:
     """Gradients, from what the forward pass returned; none of alpha."""
+    query, key, value = task[1:4]
     queries, keys = query.size(2), key.size(2)
     of_keys, of_values = (
         None if table is None else torch.zeros_like(table)
-        for table in (options.relative_keys, options.relative_values)
+        for table in (task.relative_keys, task.relative_values)
     )
     grad_query = empty(query, queries, query.size(3), wide=of_keys is not None)
     grad_key, grad_value = empty(key, keys, key.size(3)), empty(value, keys, value.size(3))
@@ -85,7 +73,7 @@ def attention_backward(
         grads = (grad_query.zero_(), grad_key.zero_(), grad_value.zero_())
     else:
         grads = (grad_query, grad_key, grad_value)
-        call = Call(normalizer, query, key, value, mask, bias, options)
+        call = Call(task)
         of_rows = {"tops": tops, "thresholds": thresholds, "inverses": inverses}
         of_rows = {name: numbers.contiguous() for name, numbers in of_rows.items()}
         of_rows["deltas"] = torch.empty_like(of_rows["tops"])
@@ -107,12 +95,12 @@ def attention_backward(
                 "query key value mask bias grad grad_key grad_value",
                 over_keys=True,
             )
-            if options.relative_keys is not None and grad_terms is not None:
+            if task.relative_keys is not None and grad_terms is not None:
                 positions.fill_near(call, grad_terms, of_rows, grad)
-                scale = options.scale
-                positions.add_product(grad_query, grad_terms, options.relative_keys, scale)
-                of_keys = positions.gradient(grad_terms, query, options.relative_keys, scale)
-            if options.relative_values is not None:
-                of_values = positions.gradient(masses, grad, options.relative_values)
+                scale = task.scale
+                positions.add_product(grad_query, grad_terms, task.relative_keys, scale)
+                of_keys = positions.gradient(grad_terms, query, task.relative_keys, scale)
+            if task.relative_values is not None:
+                of_values = positions.gradient(masses, grad, task.relative_values)
     grad_query, grad_key, grad_value = (g.to(query.dtype) for g in grads)
     return grad_query, grad_key, grad_value, None, of_keys, of_values

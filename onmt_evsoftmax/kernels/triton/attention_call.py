@@ -8,7 +8,7 @@ import torch
 import triton
 from torch import Tensor
 
-from onmt_evsoftmax.kernels.attention_options import Options, laid_out, readable
+from onmt_evsoftmax.kernels.attention_task import Task, laid_out, readable
 from onmt_evsoftmax.kernels.triton.attention_tile import KEYS, QUERIES, UNMASKED
 from onmt_evsoftmax.kernels.triton.normalizers import load
 from onmt_evsoftmax.kernels.triton.rows import _stored
@@ -21,18 +21,10 @@ _STRIDES = {"key": "bhs", "value": "bhs", "grad_key": "bhs", "grad_value": "bhs"
 class Call:
     """The arguments that all kernels of one call share."""
 
-    def __init__(
-        self,
-        normalizer: str,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        bias: Tensor | None,
-        options: Options,
-    ) -> None:
-        self.functions = load(normalizer)
-        dropped, seed = options.dropout_p, options.seed
+    def __init__(self, task: Task) -> None:
+        self.functions = load(task.normalizer)
+        query, key, value, mask, bias = task[1:6]
+        dropped, seed = task.dropout_p, task.seed
         whole = (*query.shape[:3], key.size(2))
         kind = UNMASKED
         if mask is not None:
@@ -41,7 +33,7 @@ class Call:
                 key, value = _cleared(mask, key, value)
             mask = mask.view(torch.uint8).expand(whole)
         bias = None if bias is None else bias.expand(whole)
-        self.options, self.kind = options, kind
+        self.task, self.kind = task, kind
         self.tensors: dict[str, Tensor | None] = {
             "query": readable(query),
             "key": readable(key),
@@ -50,18 +42,18 @@ class Call:
             "bias": bias,
             "key_terms": None,
             "value_terms": None,
-            "slopes": None if options.slopes is None else options.slopes.float().contiguous(),
+            "slopes": None if task.slopes is None else task.slopes.float().contiguous(),
         }
         self.sizes = {
             "heads": query.size(1),
             "heads_per_key": query.size(1) // key.size(1),
             "queries": query.size(2),
             "keys": key.size(2),
-            "window": options.window,
-            "offset": options.offset,
+            "window": task.window,
+            "offset": task.offset,
         }
         self.numbers: dict[str, Any] = {
-            "scale": options.scale,
+            "scale": task.scale,
             "seed": None if dropped == 0 or seed is None else seed.to(query.device),
             "least": int(dropped * 2**24),
             "factor": 1.0 / (1.0 - dropped) if dropped < 1 else 0.0,
@@ -78,9 +70,9 @@ class Call:
             "BLOCK": block_of(query.size(3)),
             "VALUE_SIZE": value.size(3),
             "VALUE_BLOCK": block_of(value.size(3)),
-            "CAUSAL": options.causal,
+            "CAUSAL": task.causal,
             "MASK": kind.value,
-            "SKIP": options.skip_empty,
+            "SKIP": task.skip_empty,
         }
 
     def tile(self, kernel: str) -> Tile:
@@ -89,7 +81,7 @@ class Call:
         assert query is not None
         float32 = query.dtype == torch.float32
         capability = capability_of(query)
-        positions = self.options.positions
+        positions = self.task.positions
         largest = largest_head(float32=float32, positions=positions, capability=capability)
         if self.head > largest:
             raise ValueError(f"attention of {query.dtype} takes heads of up to {largest} numbers")

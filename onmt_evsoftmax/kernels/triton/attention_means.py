@@ -35,7 +35,7 @@ def find_means(call: Call, thresholds: Tensor) -> None:
             BLOCK=block_of(key.size(3)), CHUNK=tile.queries, MASK=call.kind.value, num_warps=4,
             enable_fp_fusion=True,
         )  # fmt: skip
-        causal = call.options.causal
+        causal = call.task.causal
         sums, counts = _running_sums(sums, causal), _running_sums(counts, causal)
         chunks = sums.size(2)
         of_distances = positions.totals(call)

@@ -187,5 +187,6 @@ def near_distances(
             found = tl.where(slope == 0, 0.0, slope * (dp * kept - delta[:, None]))
         else:
             found = p * kept
-        near = real & (apart > -window) & (apart < window)
-        tl.store(to + (i[:, None] * size + apart + window), found, mask=near)
+        column = apart + window
+        near = (column > 0) & (column < 2 * window)
+        tl.store(to + (i[:, None] * size + column), found, mask=real & near)

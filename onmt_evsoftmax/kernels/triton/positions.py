@@ -27,8 +27,8 @@ def set_terms(call: Call, grad: Tensor | None = None) -> None:
     query = call.tensors["query"]
     assert query is not None
     for name, table, vectors, scale in (
-        ("key_terms", call.options.relative_keys, query, call.options.scale),
-        ("value_terms", call.options.relative_values, grad, 1.0),
+        ("key_terms", call.task.relative_keys, query, call.task.scale),
+        ("value_terms", call.task.relative_values, grad, 1.0),
     ):
         if table is not None and vectors is not None:
             call.tensors[name] = _products(call, vectors, table, scale)

@@ -1,7 +1,7 @@
 """Row normalizers on a GPU, as functions of tensors along the last dimension.
 
 They take float16 and bfloat16 (computed in float32), float32 and float64, and keep the contract of
-:mod:`onmt_evsoftmax.normalizers.functional`.
+:mod:`onmt_evsoftmax.normalizers.masked`.
 """
 
 from __future__ import annotations

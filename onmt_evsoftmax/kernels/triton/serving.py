@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from onmt_evsoftmax.kernels.attention_options import Options, Saved
+from onmt_evsoftmax.kernels.attention_task import Saved, Task
 from onmt_evsoftmax.kernels.triton import SMALLEST_CAPABILITY, available, interpreted, normalizers
 from onmt_evsoftmax.kernels.triton.tiles import largest_head
 from onmt_evsoftmax.normalizers.registry import Normalizer, own_records
@@ -82,12 +82,12 @@ def attention_blocker(
     return f"a head has more than {largest} dimensions, too many for {dtype}{terms}"
 
 
-def saved_rows(query: Tensor, options: Options) -> Saved:
+def saved_rows(task: Task) -> Saved:
     """Of tops, thresholds, inverses and masses, which attention keeps for the backward pass.
 
     They are (B, H, L), and masses (B, H, L, distances): probabilities by distance, where there are
     relative values, else (B, H, L, 0).
     """
-    rows, values = tuple(query.shape[:3]), options.relative_values
+    rows, values = tuple(task.query.shape[:3]), task.relative_values
     masses = (*rows, 0 if values is None else values.size(0))
     return *((rows, torch.float32),) * 3, (masses, torch.float32)

@@ -1,10 +1,4 @@
-"""What the attention kernels for CPUs and for GPUs take and give alike.
-
-Shapes: query (B, H, L, E), key (B, H, S, E), value (B, H, S, V). ``mask``, boolean, True = this key
-takes part, and ``bias``, added to the scores, are None or broadcast to (B, H, L, S). Results are
-laid out in memory as (B, L, H, V), as torch's own attention does, so that joining the heads copies
-nothing.
-"""
+"""One call of the attention kernels, for CPUs and for GPUs alike, and its results in memory."""
 
 from __future__ import annotations
 
@@ -20,20 +14,25 @@ Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor |
 Saved = tuple[tuple[tuple[int, ...], torch.dtype], ...]
 
 
-class Options(NamedTuple):
-    """What a call has beside query, key, value, mask and bias; None does not act.
+class Task(NamedTuple):
+    """What the kernels are called with, in the order of their operators; None does not act.
 
-    (B, H): ``alpha``, of alpha-entmax only and needed there, and ``slopes``, which ALiBi takes from
-    a score for a step of distance. (2w + 1, E) and (2w + 1, V): Shaw's relative keys and values.
-    ``offset`` is the place of the first query among the keys. See ``attention/positions.py``.
+    Results are laid out in memory as (B, L, H, V), as torch's own attention does, so that joining
+    the heads copies nothing.
     """
 
-    alpha: Tensor | None = None
-    relative_keys: Tensor | None = None
-    relative_values: Tensor | None = None
-    slopes: Tensor | None = None
+    normalizer: str
+    query: Tensor  # (B, H, L, E)
+    key: Tensor  # (B, H, S, E)
+    value: Tensor  # (B, H, S, V)
+    mask: Tensor | None = None  # broadcasts to (B, H, L, S): True = this key takes part
+    bias: Tensor | None = None  # broadcasts to (B, H, L, S): added to the scores
+    alpha: Tensor | None = None  # (B, H): of alpha-entmax only, and needed there
+    relative_keys: Tensor | None = None  # (2w + 1, E): Shaw's; see ``attention/positions.py``
+    relative_values: Tensor | None = None  # (2w + 1, V)
+    slopes: Tensor | None = None  # (B, H): ALiBi's
     seed: Tensor | None = None  # what dropout drops follows from it
-    offset: int = 0
+    offset: int = 0  # the place of the first query among the keys
     causal: bool = False
     scale: float = 1.0
     dropout_p: float = 0.0
@@ -49,8 +48,8 @@ class Options(NamedTuple):
     @property
     def window(self) -> int:
         """The distance from which on they are all alike; 0 without relative positions."""
-        tables = (t for t in (self.relative_keys, self.relative_values) if t is not None)
-        return next((table.size(0) // 2 for table in tables), 0)
+        table = self.relative_values if self.relative_keys is None else self.relative_keys
+        return 0 if table is None else table.size(0) // 2
 
 
 def laid_out(like: Tensor, length: int, size: int, dtype: torch.dtype | None = None) -> Tensor:
