@@ -103,8 +103,6 @@ def test_reading_names_file_and_line(tmp_path: Path) -> None:
         files.read_lines(empty)
     with pytest.raises(UserError, match=r"cannot read .*missing"):
         files.read_lines(tmp_path / "missing")
-    with pytest.raises(UserError, match="a has 2 lines but b has 1"):
-        files.same_length([("a", ["x", "y"]), ("b", ["x"])])
 
 
 def latex_tables() -> dict[str, str]:
