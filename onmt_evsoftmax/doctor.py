@@ -65,7 +65,7 @@ class Finding:
 
 
 def findings() -> Iterator[Finding]:
-    """Look at everything, cheapest first."""
+    """Look at everything."""
     python = platform.python_version()
     yield _checked("Python", python, (3, 11), (3, 12), "use Python 3.11 or 3.12")
     yield Finding("onmt_evsoftmax", onmt_evsoftmax.__version__)
@@ -73,8 +73,11 @@ def findings() -> Iterator[Finding]:
     yield from _toolkits()
     yield from _normalizers()
     yield from _kernels()
-    yield Finding("devices", ", ".join(_devices()))
-    yield _ctranslate2()
+    gpus = map(torch.cuda.get_device_name, range(torch.cuda.device_count()))
+    threads = f"CPU, number of threads: {torch.get_num_threads()}"
+    yield Finding("devices", ", ".join([threads, *gpus]))
+    converter = _version("ctranslate2")
+    yield Finding("CTranslate2", f"{converter}, for softmax models only" if converter else "absent")
 
 
 def _checked(
@@ -144,17 +147,6 @@ def _kernels() -> Iterator[Finding]:
     else:
         version = _version("triton") or "of torch"
         yield Finding("kernels on GPU", f"Triton {version}" + ("" if gpu else ", but no GPU here"))
-
-
-def _devices() -> Iterator[str]:
-    yield f"CPU, number of threads: {torch.get_num_threads()}"
-    for index in range(torch.cuda.device_count()):
-        yield torch.cuda.get_device_name(index)
-
-
-def _ctranslate2() -> Finding:
-    version = _version("ctranslate2")
-    return Finding("CTranslate2", f"{version}, for softmax models only" if version else "absent")
 
 
 def _version(distribution: str) -> str | None:

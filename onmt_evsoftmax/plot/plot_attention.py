@@ -171,13 +171,6 @@ def _page(
         progress=bar.update,
     )
     bar.close()
-    size = Path(options.output).stat().st_size / 1e6
-    if size > 100:
-        print(
-            f"note: {options.output} has {size:.0f} MB; --sentence 1-200 or --kind context "
-            "make it smaller",
-            file=sys.stderr,
-        )
 
 
 def same_text(sources: Sequence[Source]) -> None:
