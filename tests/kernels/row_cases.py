@@ -46,9 +46,9 @@ def compare(name: str, v: np.ndarray, p: torch.Tensor, support: torch.Tensor, **
     assert abs(p.double().sum().item() - 1) < 3e-6
 
 
-def check(name: str, scores: torch.Tensor, mask: torch.Tensor | None, **options) -> None:
+def check(name, scores, mask, forward=kernels.rows_forward, compare=compare, **options) -> None:
     """Every row of float32 ``scores`` against the reference of its valid entries alone."""
-    p, support = kernels.rows_forward(name, scores, mask, parameter=options.get("eps", 0.0))
+    p, support = forward(name, scores, mask, parameter=options.get("eps", 0.0))
     valid = scores > -math.inf if mask is None else mask.expand(scores.shape)
     columns = scores.size(-1)
     for v, m, q, s in zip(

@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 import pytest
 import reference
+import row_cases
 import torch
 from row_cases import JUNK, REFERENCE, compare, generator, scores_of
 from where import DEVICE, runs_kernels
@@ -53,7 +54,8 @@ def backward(name, p, grad):
     return rows.rows_backward(kernel, p.to(DEVICE), grad.to(DEVICE), **options)[0].cpu()
 
 
-def compare_entmax(alpha: float, v: np.ndarray, p, support) -> None:
+def compare_entmax(name: str, v: np.ndarray, p, support) -> None:
+    alpha = alpha_of(name)
     expected, expected_support = reference.entmax(v, alpha)
     if alpha == 1.01:  # τ moves by 1/gap of what the scores move by
         np.testing.assert_allclose(p.double().numpy(), expected, rtol=1e-4, atol=1e-6)
@@ -65,20 +67,8 @@ def compare_entmax(alpha: float, v: np.ndarray, p, support) -> None:
 
 
 def check(name, scores, mask, **options):
-    """Every row of float32 ``scores`` against the reference of its valid entries alone."""
-    p, support = forward(name, scores, mask, parameter=options.get("eps", 0.0))
-    valid = scores > -math.inf if mask is None else mask.expand(scores.shape)
-    columns = scores.size(-1)
-    alpha = alpha_of(name)
-    for v, m, q, s in zip(
-        *(t.reshape(-1, columns) for t in (scores, valid, p, support)), strict=True
-    ):
-        assert (q[~m] == 0).all()
-        assert not s[~m].any()
-        if m.any() and alpha is None:
-            compare(name, v[m].double().numpy(), q[m], s[m], **options)
-        elif m.any():
-            compare_entmax(alpha, v[m].double().numpy(), q[m], s[m])
+    hold = compare if alpha_of(name) is None else compare_entmax
+    row_cases.check(name, scores, mask, forward, hold, **options)
 
 
 @each

@@ -36,14 +36,12 @@ def attention_forward(task: Task) -> tuple[Tensor, ...]:
                 threshold_kernels.searched_thresholds,
                 "searched_thresholds",
                 {"tops": tops, "thresholds": thresholds},
-                "query key mask bias",
             )
         of_rows = {"tops": tops, "thresholds": thresholds, "inverses": inverses}
         call.run(
             attention_kernels.attention_forward,
             "forward",
             {"out": out, "masses": None if values is None else masses, **of_rows},
-            "query key value mask bias out",
         )
         if values is not None:
             positions.fill_near(call, masses, of_rows, None)
@@ -86,13 +84,11 @@ def attention_backward(
                 attention_kernels.attention_grad_query,
                 "grad_query",
                 {"out": readable(out), **rest, **of_rows},
-                "query key value mask bias out grad grad_query",
             )
             call.run(
                 attention_kernels.attention_grad_key_value,
                 "grad_key_value",
                 {"grad": grad, "grad_key": grad_key, "grad_value": grad_value, **of_rows},
-                "query key value mask bias grad grad_key grad_value",
                 over_keys=True,
             )
             if task.relative_keys is not None and grad_terms is not None:

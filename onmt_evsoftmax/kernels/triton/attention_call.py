@@ -14,9 +14,6 @@ from onmt_evsoftmax.kernels.triton.normalizers import load
 from onmt_evsoftmax.kernels.triton.rows import _stored
 from onmt_evsoftmax.kernels.triton.tiles import Tile, largest_head, tile_for
 
-#: Names of the strides of a tensor, after its own.
-_STRIDES = {"key": "bhs", "value": "bhs", "grad_key": "bhs", "grad_value": "bhs"}
-
 
 class Call:
     """The arguments that all kernels of one call share."""
@@ -95,44 +92,39 @@ class Call:
             capability=capability,
         )
 
-    def strides(self, name: str, tensor: Tensor | None) -> dict[str, int]:
-        """Its strides as the kernels name them; the last of a tensor of vectors is 1."""
-        letters = "bhls" if name in ("mask", "bias") else _STRIDES.get(name, "bhl")
-        steps = (0,) * 4 if tensor is None else tensor.stride()
-        return {f"{name}_{letter}": steps[k] for k, letter in enumerate(letters)}
-
-    def run(
-        self,
-        kernel: Any,
-        name: str,
-        own: dict[str, Any],
-        strided: str,
-        over_keys: bool = False,
-    ) -> None:
+    def run(self, kernel: Any, name: str, own: dict[str, Any], over_keys: bool = False) -> None:
         """Launch a kernel with a program for each block of queries (or keys) of each head.
 
-        ``own`` are arguments of this kernel alone; of those that all share it takes what it knows.
+        ``own`` are arguments of this kernel alone.
         """
         tile = self.tile(name)
-        arguments = {**self.tensors, **self.sizes, **self.numbers, **self.constants, **own}
-        for n in strided.split():
-            arguments |= self.strides(n, arguments[n])
+        query = self.tensors["query"]
+        assert query is not None
         if over_keys:
             blocks = triton.cdiv(self.sizes["keys"], tile.keys)
             heads = self.sizes["heads"] // self.sizes["heads_per_key"]
         else:
             blocks = triton.cdiv(self.sizes["queries"], tile.queries)
             heads = self.sizes["heads"]
-        arguments |= {"blocks": blocks, "M": tile.queries, "N": tile.keys}
-        arguments = {n: value for n, value in arguments.items() if n in kernel.arg_names}
-        query = self.tensors["query"]
-        assert query is not None
-        kernel[(blocks * heads * query.size(0),)](
-            **arguments,
-            num_warps=tile.warps,
-            num_stages=tile.stages,
-            enable_fp_fusion=True,
-        )
+        own = {"blocks": blocks, "M": tile.queries, "N": tile.keys, **own}
+        options = {"num_warps": tile.warps, "num_stages": tile.stages}
+        self.launch(kernel, blocks * heads * query.size(0), own, **options)
+
+    def launch(self, kernel: Any, programs: int, own: dict[str, Any], **options: int) -> None:
+        """Launch so many programs; of the arguments that all share, a kernel takes what it knows.
+
+        Strides are arguments, too, named ``tensor_b`` (batch), ``_h`` (head), ``_l`` and ``_s``
+        (queries and keys, whichever a tensor has).
+        """
+        known = {**self.tensors, **self.sizes, **self.numbers, **self.constants, **own}
+        for argument in kernel.arg_names:
+            name, _, letter = argument.rpartition("_")
+            if argument not in known and name in known:
+                place = "bhls".index(letter)
+                place = place if name in ("mask", "bias") else min(place, 2)
+                known[argument] = 0 if known[name] is None else known[name].stride(place)
+        arguments = {name: known[name] for name in kernel.arg_names}
+        kernel[(programs,)](**arguments, **options, enable_fp_fusion=True)
 
 
 def capability_of(tensor: Tensor) -> int:

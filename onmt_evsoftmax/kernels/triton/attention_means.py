@@ -7,7 +7,7 @@ import triton
 from torch import Tensor
 
 from onmt_evsoftmax.kernels.triton import positions, threshold_kernels
-from onmt_evsoftmax.kernels.triton.attention_call import Call, block_of
+from onmt_evsoftmax.kernels.triton.attention_call import Call
 from onmt_evsoftmax.kernels.triton.attention_tile import QUERIES
 
 
@@ -27,14 +27,15 @@ def find_means(call: Call, thresholds: Tensor) -> None:
         shape = (batch, heads // shared, chunks)
         sums = key.new_empty(*shape, key.size(3), dtype=torch.float64)
         counts = key.new_empty(shape, dtype=torch.int32)
-        mask_strides = call.strides("mask", mask)
-        del mask_strides["mask_l"]
-        threshold_kernels.key_sums[(counts.numel(),)](
-            key, mask, sums, counts, heads // shared, call.sizes["heads_per_key"] if own else 1,
-            key.size(2), chunks, **call.strides("key", key), **mask_strides, SIZE=key.size(3),
-            BLOCK=block_of(key.size(3)), CHUNK=tile.queries, MASK=call.kind.value, num_warps=4,
-            enable_fp_fusion=True,
-        )  # fmt: skip
+        each = {
+            "sums": sums,
+            "counts": counts,
+            "heads": heads // shared,
+            "heads_per_key": call.sizes["heads_per_key"] if own else 1,
+            "chunks": chunks,
+            "CHUNK": tile.queries,
+        }
+        call.launch(threshold_kernels.key_sums, counts.numel(), each, num_warps=4)
         causal = call.task.causal
         sums, counts = _running_sums(sums, causal), _running_sums(counts, causal)
         chunks = sums.size(2)
@@ -44,7 +45,6 @@ def find_means(call: Call, thresholds: Tensor) -> None:
         threshold_kernels.mean_thresholds,
         "thresholds",
         {"thresholds": thresholds, "of_distances": of_distances, **known},
-        "query key mask bias",
     )
 
 

@@ -54,7 +54,7 @@ def _products(call: Call, vectors: Tensor, table: Tensor, scale: float) -> Tenso
         "SIZE": size,
         "BLOCK": block_of(size),
     }
-    call.run(distance_kernels.distance_products, "distances", own, "vectors")
+    call.run(distance_kernels.distance_products, "distances", own)
     return out
 
 
@@ -78,7 +78,7 @@ def totals(call: Call) -> Tensor | None:
         pairs = zip(steps, numbers.shape[:2], numbers.stride()[:2], strict=True)
         steps = {name: 0 if size == 1 else stride for name, size, stride in pairs}
     own = {"numbers": numbers, "places": places, "of_distances": of_distances, **steps}
-    call.run(distance_kernels.distance_totals, "totals", own, "")
+    call.run(distance_kernels.distance_totals, "totals", own)
     return of_distances
 
 
@@ -88,7 +88,6 @@ def fill_near(call: Call, table: Tensor, of_rows: dict[str, Any], grad: Tensor |
         distance_kernels.near_distances,
         "near",
         {"table": table, "grad": grad, "deltas": None, **of_rows},
-        "query key value mask bias grad",
     )
 
 

@@ -177,21 +177,12 @@ def _merged(tensors: list[Tensor | None]) -> tuple[list[int], list[list[int]]]:
 def _layout(
     scores: Tensor, mask: Tensor | None, alpha: Tensor | None
 ) -> tuple[list[int], Tensor, Tensor | None, Tensor | None, list[list[int]]]:
-    """(three sizes, the tensors, three strides of each); copies only what needs more than three."""
-    for attempt in range(3):
+    """(three sizes, the tensors, three strides of each); copies what has more dimensions."""
+    sizes, strides = _merged([scores, mask, alpha])
+    if len(sizes) > 3:
+        mask, alpha = (None if t is None else t.contiguous() for t in (mask, alpha))
+        scores = scores.contiguous()
         sizes, strides = _merged([scores, mask, alpha])
-        if len(sizes) <= 3:
-            break
-        if attempt == 0:
-            scores = scores.contiguous()
-        else:
-            mask = None if mask is None else mask.contiguous()
-            alpha = None if alpha is None else alpha.contiguous()
     missing = 3 - len(sizes)
-    return (
-        [1] * missing + sizes,
-        scores,
-        mask,
-        alpha,
-        [[0] * missing + stride for stride in strides],
-    )
+    strides = [[0] * missing + stride for stride in strides]
+    return [1] * missing + sizes, scores, mask, alpha, strides
