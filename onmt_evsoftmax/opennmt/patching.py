@@ -1,4 +1,4 @@
-"""How functions of a toolkit are wrapped in ours, also where other modules hold a copy of them."""
+"""How a toolkit's functions are wrapped in ours, also where other modules hold a copy of them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def around(owner: Any, *names: str) -> Callable[[Function], Function]:
-    """Put the decorated function around those of ``owner``, a module or a class.
+    """Call the decorated function in place of one of ``owner``, a module or a class.
 
-    They are the functions called ``names``, or the one with its own name. It is called in their
-    place, with the original before their arguments.
+    That is the function of the same name, or each of ``names``. The original is the first argument,
+    before those of the call::
+
+        @around(module.BeamSearch)
+        def advance(original, self, *args): ...
     """
 
     def decorate(function: Function) -> Function:
