@@ -23,6 +23,8 @@ def make(sources: Sequence[Source], options: Namespace, gold: Sequence[Gold] | N
     count = min(len(source.trace) for source in sources)
     line = choice.one(options.sentence or "1", count, "--sentence")
     kind = options.kind or _default_kind(sources)
+    if gold is not None and kind != "context":
+        raise UserError(f"--align outlines links in heatmaps of context attention, not of {kind}'s")
     views = [(source, *_view(source, line, kind, options.level)) for source in sources]
     if options.bars is not None:
         _bars(views, kind, options)
@@ -84,7 +86,7 @@ def _heatmaps(
     lines = []
     for source, record, view in views:
         outlines = None
-        if gold is not None and kind == "context":
+        if gold is not None:
             links = gold_of(record, gold, options.align)
             outlines = panels.gold_cells(links, view.row_words, view.key_words)
         lines.append(

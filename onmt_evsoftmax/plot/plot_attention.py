@@ -21,6 +21,15 @@ from onmt_evsoftmax.trace.source import Source, open_traces, trace_files
 #: A page of more than this many sentences is slow to open, so more must be asked for.
 PAGE_SENTENCES = 1000
 
+#: What is drawn → the options that act on it.
+_ACT = {
+    "heatmaps": "sentence kind level layer head align one_based columns values",
+    "bars": "sentence kind level layer head bars",
+    "a page": "sentence kind level align one_based title",
+    "a file for BertViz": "sentence",
+    "the simplex": "simplex",
+}
+
 DESCRIPTION = """\
 Draw attention from traces: heatmaps of one sentence, the paper's Figures 4 and 1, or a page to
 explore every sentence, layer and head in a browser. Exact zeros stay blank, and differ from small
@@ -103,10 +112,12 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Draw what the options ask for."""
-    options = make_parser().parse_args(argv)
+    parser = make_parser()
+    options = parser.parse_args(argv)
     inputs = [*trace_files(options.traces), *([options.align] if options.align else [])]
     check_outputs([options.output], (*FIGURES, ".html", ".pt"), inputs=inputs)
     ending = Path(options.output).suffix.lower()
+    _refuse_idle(parser, options, ending)
     if options.simplex:
         return _simplex(options, ending)
     if not options.traces:
@@ -129,6 +140,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 def entry() -> NoReturn:
     """``onmt_plot_attention``, as installed."""
     console.run(main)
+
+
+def _refuse_idle(parser: argparse.ArgumentParser, options: argparse.Namespace, ending: str) -> None:
+    """Refuse an option that would change nothing in what is drawn."""
+    figure = "heatmaps" if options.bars is None else "bars"
+    drawn = {".html": "a page", ".pt": "a file for BertViz"}.get(ending, figure)
+    drawn = "the simplex" if options.simplex else drawn
+    acting = {*_ACT[drawn].split(), "traces", "output", "quiet"}
+    for action in parser._actions:
+        given = getattr(options, action.dest, action.default)
+        if given != action.default and action.dest not in acting:
+            raise UserError(f"{action.option_strings[0]} changes nothing in {drawn}; leave it out")
 
 
 def _simplex(options: argparse.Namespace, ending: str) -> int:
