@@ -177,7 +177,7 @@ def build_parser(recipe_name: str = "RECIPE") -> argparse.ArgumentParser:
     sub = verb("options", steps.options,
                add_help=False, prog=script, usage=f"{script} [options]",
                epilog=f"example:\n  $ {script} -o runs/{recipe_name} --data-dir ~/corpora",
-               formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+               )  # fmt: skip
     sub.description = (
         "Prepare the data of this recipe. The same command continues where it stopped."
     )
@@ -187,9 +187,13 @@ def build_parser(recipe_name: str = "RECIPE") -> argparse.ArgumentParser:
     recipe.add_options(sub)
 
     script = f"recipes/{recipe_name}/run.sh"
-    sub = verb("run", run_recipe.run,
-               prog=script, usage=f"{script} [options]", epilog=run_recipe.EXAMPLE.format(script),
-               formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    sub = verb(
+        "run",
+        run_recipe.run,
+        prog=script,
+        usage=f"{script} [options]",
+        epilog=run_recipe.EXAMPLE.format(script),
+    )
     sub.description = (
         "From archives to a table: prepare, train with each normalizer, average, translate, score, "
         "count attended tokens, draw."
@@ -201,6 +205,6 @@ def build_parser(recipe_name: str = "RECIPE") -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb."""
     words = list(sys.argv[1:] if argv is None else argv)
-    is_script = len(words) > 1 and words[0] in ("options", "run")
-    args = build_parser(Path(words[1]).resolve().name if is_script else "RECIPE").parse_args(words)
+    named = words[:1] in (["options"], ["run"]) and words[1:] and not words[1].startswith("-")
+    args = build_parser(Path(words[1]).resolve().name if named else "RECIPE").parse_args(words)
     return args.function(args) or 0

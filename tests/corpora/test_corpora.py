@@ -405,3 +405,12 @@ def test_a_target_without_text_is_asked_for(tmp_path):
 def test_an_absurd_number_of_merges_is_refused():
     with pytest.raises(UserError, match="must be a whole number from 1 to 10000000, not 999"):
         main(["learn-bpe", "a.txt", "--size", "9" * 30, "-o", "codes"])
+
+
+@pytest.mark.parametrize(("verb", "script"), [("run", "run"), ("options", "prepare")])
+def test_help_names_the_script_of_the_recipe(verb, script, capsys):
+    for words, name in ((["recipes/demo", "--help"], "demo"), (["--help"], "RECIPE")):
+        with pytest.raises(SystemExit) as left:
+            main([verb, *words])
+        assert left.value.code == 0
+        assert f"usage: recipes/{name}/{script}.sh [options]" in capsys.readouterr().out
