@@ -99,10 +99,6 @@ class EntmaxFunction(torch.autograd.Function):
             moved = moved + _along_alpha(p, slope, alpha, ctx.dim) * tangents[1]
         return moved, None
 
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
-        return masked.batched(EntmaxFunction, info.batch_size, in_dims, inputs)
-
 
 # --- formulas -------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,10 +36,6 @@ class EvSoftmax(Softmax):
         else:
             logits = torch.where(support, logits, -math.inf)
         return masked.clear(torch.softmax(logits, dim), hidden), support
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
-        return masked.batched(EvSoftmax, info.batch_size, in_dims, inputs)
 
 
 @masked.row_function
@@ -117,14 +114,8 @@ def evsoftmax_loss(
 ) -> Tensor:
     """Negative log-likelihood under the training form; finite at any logit gap."""
     _check_positive(eps)
-    return losses.likelihood(
-        lambda rows: log_evsoftmax(rows, eps=eps),
-        logits,
-        target,
-        ignore_index,
-        reduction,
-        label_smoothing,
-    )
+    log = partial(log_evsoftmax, eps=eps)
+    return losses.likelihood(log, logits, target, ignore_index, reduction, label_smoothing)
 
 
 def evsoftmax_kl(

@@ -237,7 +237,7 @@ def along_simplex(slope: Tensor, vector: Tensor, dim: int) -> Tensor:
 
 
 def both_ways(function: Any) -> Any:
-    """Give a Function with ``tangent`` a twin that has it as ``jvp``.
+    """Give a Function with ``tangent`` a twin that has it as ``jvp``, and the rule for vmap.
 
     A twin, because ``torch.compile`` refuses a Function with a ``jvp``.
     """
@@ -247,6 +247,10 @@ def both_ways(function: Any) -> Any:
         with forward_ad._set_fwd_grad_enabled(True):
             return function.tangent(ctx, *tangents)
 
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
+        return _batched(function, info.batch_size, in_dims, inputs)
+
+    function.vmap = staticmethod(vmap)
     function.twin = type(function.__name__, (function,), {"jvp": staticmethod(jvp)})
     return function
 
@@ -261,8 +265,8 @@ def save(ctx: Any, output: tuple[Tensor, Tensor | None], *others: Tensor) -> Non
     ctx.set_materialize_grads(True)
 
 
-def batched(function: Any, size: int, in_dims: tuple[int | None, ...], inputs: Any) -> Any:
-    """The vmap rule of every Function: a batch dimension in front changes no row."""
+def _batched(function: Any, size: int, in_dims: tuple[int | None, ...], inputs: Any) -> Any:
+    """A batch dimension in front changes no row."""
     scores, parameter, mask, dim, want_support = inputs
     rank = scores.dim() - (in_dims[0] is not None)
     front = [

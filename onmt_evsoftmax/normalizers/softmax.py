@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -46,10 +47,6 @@ class Softmax(torch.autograd.Function):
         (p,) = ctx.saved_tensors
         return masked.along_simplex(p, tangents[0], ctx.dim), None
 
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
-        return masked.batched(Softmax, info.batch_size, in_dims, inputs)
-
 
 @masked.row_function
 def softmax(
@@ -81,14 +78,8 @@ def softmax_loss(
     label_smoothing: float = 0.0,
 ) -> Tensor:
     """Cross entropy."""
-    return losses.likelihood(
-        lambda rows: torch.log_softmax(rows, -1),
-        logits,
-        target,
-        ignore_index,
-        reduction,
-        label_smoothing,
-    )
+    log = partial(torch.log_softmax, dim=-1)
+    return losses.likelihood(log, logits, target, ignore_index, reduction, label_smoothing)
 
 
 RECORDS = (

@@ -70,33 +70,21 @@ static void weigh_lists(Lists *l, int begin, int rows, double level[LANES]) {
     }
 }
 
-/* What remains of the list of row r, of weights: those above 0, divided by their sum. */
-INLINE void divide_row(Lists *l, int r, double level) {
-    const vf factor = splat((float)exp(-level));
+/* What remains of the list of row r: its support, with probabilities. The list has weights, whose sum
+ * has the logarithm `level` (entmax), or centered scores, whose threshold that is. */
+INLINE void keep_support(Lists *l, int normalizer, int r, double level) {
+    const int powers = normalizer == id_entmax;
+    const float head = (float)level, tail = (float)(level - head);
+    const float factor = powers ? (float)exp(-level) : 0;
     float *score = l->score + r * l->room;
     int32_t *at = l->at + r * l->room;
     int64_t found = 0;
     for (int64_t k = 0; k < l->count[r]; k += LANES) {
-        const vf w = load(score + k);
+        const vf x = load(score + k), u = powers ? x : (x - head) - tail;
+        const vf p = powers ? x * factor : projected(normalizer, u);
         vi place;
         memcpy(&place, at + k, sizeof place);
-        found += compress_at(score + found, at + found, w * factor, place, w > splat(0.0f));
-    }
-    l->count[r] = found;
-}
-
-/* What remains of the list of row r of a projection: its support, with probabilities. */
-INLINE void project_row(Lists *l, int normalizer, int r, double tau) {
-    const float head = (float)tau, tail = (float)(tau - head);
-    float *score = l->score + r * l->room;
-    int32_t *at = l->at + r * l->room;
-    int64_t found = 0;
-    for (int64_t k = 0; k < l->count[r]; k += LANES) {
-        const vf u = (load(score + k) - head) - tail;
-        vi place;
-        memcpy(&place, at + k, sizeof place);
-        found += compress_at(score + found, at + found, projected(normalizer, u), place,
-                             u > splat(0.0f));
+        found += compress_at(score + found, at + found, p, place, u > splat(0.0f));
     }
     l->count[r] = found;
 }
@@ -231,10 +219,8 @@ static void forward_block(const Attention *task, Packed *pack, Lists *l, Distanc
             if (all) l->threshold[i] = mean_of_list(l, i);
             most[i] = l->threshold[i];
             level[i] = evidential_row(l, i);
-        } else if (normalizer == id_entmax) {
-            divide_row(l, i, level[i]);
         } else {
-            project_row(l, normalizer, i, level[i]);
+            keep_support(l, normalizer, i, level[i]);
         }
         give_out(task, pack, l, d, i, first + i, sum, out);
     }
