@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -73,20 +73,12 @@ def gold_of(record: Record, gold: Sequence[Gold], name: str) -> Gold:
     return links
 
 
-@dataclass
 class Links:
     """Sizes whose ratios are alignment error rate, precision and recall, for ``shape`` heads."""
 
-    shape: tuple[int, ...]
-    found: NDArray[np.int64] = field(init=False)
-    found_sure: NDArray[np.int64] = field(init=False)
-    found_possible: NDArray[np.int64] = field(init=False)
-    sure: int = 0
-
-    def __post_init__(self) -> None:
-        self.found, self.found_sure, self.found_possible = (
-            np.zeros(self.shape, np.int64) for _ in range(3)
-        )
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.found, self.found_sure, self.found_possible = np.zeros((3, *shape), np.int64)
+        self.sure = 0
 
     def add(
         self, links: NDArray[np.bool_], sure: NDArray[np.bool_], possible: NDArray[np.bool_]

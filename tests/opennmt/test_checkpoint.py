@@ -17,6 +17,7 @@ import onmt.models.model_saver
 import pytest
 import torch
 from models import TRANSFORMER, build, flags, parse
+from workbench import python
 
 from onmt_evsoftmax.opennmt import checkpoint as checkpoints
 from onmt_evsoftmax.opennmt.checkpoint import SparseOptions, load, save, stamped, sweep
@@ -78,12 +79,13 @@ def without_the_package(code: str) -> subprocess.CompletedProcess[str]:
         "            raise ModuleNotFoundError(f\"No module named '{name.partition('.')[0]}'\")\n"
         "sys.meta_path.insert(0, Absent)\n"
     )
-    return subprocess.run(
-        [sys.executable, "-S", "-W", "ignore", "-c", blocked + code],
-        capture_output=True,
-        text=True,
-        cwd="/",
-    )
+    return python(sys.executable, blocked + code, "-S", "-W", "ignore")
+
+
+def with_the_package(code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run ``code`` where everything is found that this process finds."""
+    path = os.pathsep.join(sys.path)
+    return python(sys.executable, code, "-W", "ignore", PYTHONPATH=path, **env)
 
 
 # The three ways in which somebody may open a checkpoint: torch of today, the same with the class
@@ -129,12 +131,7 @@ def test_switched_off_the_lock_holds_even_for_old_style_loading(tmp_path: Path) 
     path = tmp_path / "model.pt"
     save(example("-attention_normalizer", "evsoftmax"), path)
     code = f"import torch; torch.load({str(path)!r}, weights_only=False)"
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "ONMT_EVSOFTMAX": "off", "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+    done = with_the_package(code, ONMT_EVSOFTMAX="off")
     assert done.returncode != 0
     assert "onmt_evsoftmax, which is switched off here" in done.stderr
 
@@ -148,11 +145,7 @@ def test_installed_but_not_imported_it_opens(tmp_path: Path) -> None:
         "from onmt_evsoftmax.opennmt import installed; "
         "print(c['opt'].attention_normalizer, installed())"
     )
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    env.pop("ONMT_EVSOFTMAX", None)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, env=env
-    )
+    done = with_the_package(code, ONMT_EVSOFTMAX="on")
     assert done.stdout == "evsoftmax True\n", done.stderr
 
 
@@ -242,12 +235,7 @@ def test_a_full_disk_is_told_in_a_sentence(tmp_path: Path) -> None:
         except Exception as error:
             print(type(error).__name__, error)
     """)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+    done = with_the_package(code)
     assert done.stdout.startswith("UserError cannot write"), done.stdout + done.stderr
     assert list(tmp_path.iterdir()) == []
 

@@ -13,22 +13,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from workbench import ROOT, hook_is_live
+from workbench import ROOT, hook_is_live, python
 
 SITE = Path(torch.__file__).parents[1]
 LIVE = "import sys; print('onmt_evsoftmax_hook' in sys.modules)"
-
-
-def python(
-    executable: Path | str, code: str, *options: str, **env: str
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(executable), *options, "-c", code],
-        capture_output=True,
-        text=True,
-        cwd="/",
-        env={**os.environ, **env},
-    )
 
 
 class Environment:

@@ -164,13 +164,23 @@ class Workbench:
         return output.read_text().splitlines()
 
 
+def python(
+    executable: Path | str, code: str, *options: str, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """Run code in a new process, in no folder of ours."""
+    return subprocess.run(
+        [str(executable), *options, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd="/",
+        env={**os.environ, **env},
+    )
+
+
 def hook_is_live() -> bool:
     """Whether this environment's interpreters start with the plugin's hook."""
-    probe = "import sys, json; print(json.dumps('onmt_evsoftmax_hook' in sys.modules))"
-    done = subprocess.run(
-        [sys.executable, "-c", probe], capture_output=True, text=True, cwd="/", check=True
-    )
-    return bool(json.loads(done.stdout))
+    done = python(sys.executable, "import sys; print('onmt_evsoftmax_hook' in sys.modules)")
+    return done.stdout == "True\n"
 
 
 # One training each; tests share them.
