@@ -43,6 +43,22 @@ def test_the_operator_has_the_gradient_of_the_function(name):
     torch.testing.assert_close(grad, expected)
 
 
+def test_the_operator_gives_alpha_its_gradient():
+    scores = torch.randn(3, 4, 9, dtype=torch.float64, requires_grad=True)
+    alpha = torch.tensor([1.2, 1.5, 1.8], dtype=torch.float64).view(3, 1, 1).requires_grad_()
+    forward = torch.ops.onmt_evsoftmax.rows_forward.default
+    arguments = ("entmax", scores, None, 0.0, alpha, False)
+    torch.library.opcheck(forward, arguments)
+    weight = torch.randn(3, 4, 9, dtype=torch.float64)
+    expected = functional.entmax(scores, alpha=alpha)
+    got, want = (
+        torch.autograd.grad((p * weight).sum(), (scores, alpha))
+        for p in (forward(*arguments)[0], expected)
+    )
+    for one, other in zip(got, want, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 @each
 def test_operators_batch(name):
     scores, mask = torch.randn(4, 3, 9), torch.rand(4, 3, 9) < 0.7
