@@ -182,9 +182,9 @@ def test_count_plot_and_page(folder, tmp_path, capsys):
     said = capsys.readouterr().out
     assert "ev-softmax" in said
     assert "rollout" in said
-    for output in ("heads.svg", "page.html"):
+    for output, options in (("heads.svg", ["--head", "1,mean,rollout"]), ("page.html", [])):
         out = str(tmp_path / output)
-        assert main(["plot", *files, "--head", "1,mean,rollout", "-o", out, "--quiet"]) == 0
+        assert main(["plot", *files, *options, "-o", out, "--quiet"]) == 0
     with (
         browser.launched() as chromium,
         browser.opened(chromium, tmp_path / "page.html", "#line=3&kind=context&layer=2") as page,
